@@ -1,0 +1,30 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/status.h"
+
+namespace manyhead {
+
+/// Instruction sets that kernels are built for. A CPU that runs one also runs those before it.
+enum class Isa : unsigned char {
+  kScalar,  ///< baseline x86-64
+  kAvx2,    ///< AVX2, FMA, F16C
+  kAvx512,  ///< AVX-512 F, CD, BW, DQ, VL
+};
+
+/// "scalar", "avx2", "avx512".
+const char* IsaName(Isa isa) noexcept;
+std::optional<Isa> ParseIsa(std::string_view name) noexcept;
+
+/// Instruction sets this CPU and its operating system can run (CPUID and XCR0), lowest first.
+std::vector<Isa> SupportedIsas();
+
+/// The best supported set, or the lower one that the environment variable MANYHEAD_ISA names.
+///
+/// Errors   kInvalidArgument for an unknown name, kUnsupported for a set above what the CPU runs.
+Result<Isa> SelectIsa();
+
+}  // namespace manyhead

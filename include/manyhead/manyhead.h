@@ -1,0 +1,13 @@
+#pragma once
+
+/// Everything: attention, the per-head KV cache, models, tokenizers, generation.
+
+#include "manyhead/attention.h"
+#include "manyhead/isa.h"
+#include "manyhead/kv_cache.h"
+#include "manyhead/model.h"
+#include "manyhead/sampling.h"
+#include "manyhead/session.h"
+#include "manyhead/status.h"
+#include "manyhead/tokenizer.h"
+#include "manyhead/types.h"

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "manyhead/status.h"
+#include "manyhead/types.h"
+
+namespace manyhead {
+
+/// How the next token is drawn. Filters apply in this order: repeat penalty, top_k, top_p, min_p,
+/// temperature; the best token always survives.
+struct SamplingParams {
+  float temperature = 0;            ///< finite, >= 0; 0 is argmax, lowest id on ties
+  std::int64_t top_k = 0;           ///< >= 0; 0 = off; above the vocabulary = the vocabulary
+  float top_p = 1;                  ///< in [0, 1]; 1 = off, 0 keeps the best token
+  float min_p = 0;                  ///< in [0, 1]; keeps probabilities >= min_p * the best; 0 = off
+  float repeat_penalty = 1;         ///< > 0; 1 = off; divides positive, multiplies negative logits
+  std::int64_t repeat_last_n = 64;  ///< >= 0; tokens the penalty looks back on
+  std::uint64_t seed = 0;
+};
+
+Status Validate(const SamplingParams& params);
+
+/// Draws tokens; a seed gives the same tokens on every machine.
+class Sampler {
+ public:
+  static Result<Sampler> Create(const SamplingParams& params, std::int64_t vocab_size);
+
+  /// The next token for `logits` [vocab_size]; `history` are the ids before it, oldest first.
+  /// Errors   kInvalidArgument for a NaN logit, +inf, or when every logit is -inf. Allocates
+  /// nothing.
+  Result<TokenId> Sample(std::span<const float> logits, std::span<const TokenId> history);
+
+ private:
+  Sampler(const SamplingParams& params, std::int64_t vocab_size);
+  struct Candidate {
+    float logit;
+    TokenId id;
+  };
+  double NextUniform();
+
+  SamplingParams params_;
+  std::uint64_t state_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace manyhead

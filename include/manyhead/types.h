@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+/// Dimension key of all comments and names:
+///   B requests, T query tokens (q_len), S key/value tokens (kv_len), H num_heads, K num_kv_heads,
+///   G = H / K, D head_dim, P pages, N page_size. Shapes are written outermost first, e.g. [S, K,
+///   D].
+/// Sizes, lengths and strides are std::int64_t in tokens or elements; a name in bytes ends in
+/// `_bytes`.
+
+namespace manyhead {
+
+using TokenId = std::int32_t;
+
+/// How the numbers of one K or V head are stored.
+enum class KvType : std::uint8_t { kF32, kF16, kBf16 };
+
+/// "f32", "f16", "bf16".
+const char* KvTypeName(KvType type) noexcept;
+std::optional<KvType> ParseKvType(std::string_view name) noexcept;
+
+/// How a model's weights are stored; the values are GGUF's type ids, the layouts GGUF's blocks.
+enum class WeightType : std::uint8_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kBf16 = 30,
+};
+
+/// The size of one block of a weight type: `elements` numbers in `bytes` bytes.
+struct WeightBlock {
+  std::int64_t elements = 1;
+  std::int64_t bytes = 0;
+};
+
+/// "F32", "Q4_K", ...
+const char* WeightTypeName(WeightType type) noexcept;
+/// The block of a type this library can read; nothing for every other GGUF type id.
+std::optional<WeightBlock> FindWeightBlock(std::uint32_t gguf_type_id) noexcept;
+/// The block of `type`.
+WeightBlock WeightBlockOf(WeightType type) noexcept;
+
+/// Arithmetic of products with low-bit weights.
+enum class MathMode : std::uint8_t {
+  kExact,  ///< weights as stored, f32 activations
+  kFast,   ///< int8 activations where the weights are low-bit and the rows are few
+};
+
+}  // namespace manyhead

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace manyhead::kernels {
+
+struct AttentionKernels {};
+
+}  // namespace manyhead::kernels

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "kernels/attention_kernels.h"
+#include "kernels/kv_kernels.h"
+#include "kernels/linear_kernels.h"
+#include "kernels/vector_kernels.h"
+
+/// The arithmetic of one instruction set: plain function pointers, no threads, no allocation, no
+/// errors. Nothing here or in the headers above may define a function: an inline one compiled for
+/// two instruction sets would be merged by the linker.
+
+namespace manyhead::kernels {
+
+struct KernelTable {
+  const AttentionKernels* attention;
+  const KvKernels* kv;
+  const LinearKernels* linear;
+  const VectorKernels* vector;
+};
+
+#define MANYHEAD_DECLARE_KERNELS(isa)       \
+  namespace isa {                           \
+  extern const AttentionKernels kAttention; \
+  extern const KvKernels kKv;               \
+  extern const LinearKernels kLinear;       \
+  extern const VectorKernels kVector;       \
+  }
+MANYHEAD_DECLARE_KERNELS(scalar)
+MANYHEAD_DECLARE_KERNELS(avx2)
+MANYHEAD_DECLARE_KERNELS(avx512)
+#undef MANYHEAD_DECLARE_KERNELS
+
+}  // namespace manyhead::kernels

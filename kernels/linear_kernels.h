@@ -1,0 +1,7 @@
+#pragma once
+
+namespace manyhead::kernels {
+
+struct LinearKernels {};
+
+}  // namespace manyhead::kernels

@@ -1,0 +1,7 @@
+#include "kernels/kernel_table.h"
+
+namespace manyhead::kernels::scalar {
+
+constinit const LinearKernels kLinear = {};
+
+}  // namespace manyhead::kernels::scalar

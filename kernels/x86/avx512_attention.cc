@@ -1,0 +1,7 @@
+#include "kernels/kernel_table.h"
+
+namespace manyhead::kernels::avx512 {
+
+constinit const AttentionKernels kAttention = {};
+
+}  // namespace manyhead::kernels::avx512

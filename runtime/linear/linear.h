@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "manyhead/isa.h"
+#include "manyhead/status.h"
+#include "manyhead/types.h"
+#include "runtime/platform/team.h"
+
+namespace manyhead {
+
+/// A weight matrix as a file stores it: `rows` outputs of `cols` inputs each, rows dense in blocks
+/// of `type`.
+struct WeightView {
+  WeightType type = WeightType::kF32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;  ///< a multiple of the type's block
+  const std::byte* data = nullptr;
+};
+
+/// One product of a RunLinear call: y[m, r] = sum_c x[m, c] * weight[r, c] + bias[r].
+struct LinearOutput {
+  const WeightView* weight = nullptr;
+  float* y = nullptr;           ///< [M, rows], row stride `y_stride`
+  std::int64_t y_stride = 0;    ///< elements
+  const float* bias = nullptr;  ///< [rows] or null
+};
+
+/// Sizes that every product through one LinearWorkspace stays within.
+struct LinearLimits {
+  std::int64_t max_cols = 0;  ///< of any weight
+  std::int64_t max_rows = 0;  ///< M, activation rows
+  int threads = 1;
+  Isa isa = Isa::kScalar;
+  MathMode math = MathMode::kFast;
+};
+
+/// Buffers, and GEMM primitives, for products up to its limits. RunLinear with it allocates nothing
+/// once each (rows, cols) panel shape has been seen.
+class LinearWorkspace {
+ public:
+  static Result<LinearWorkspace> Create(const LinearLimits& limits);
+  LinearWorkspace(LinearWorkspace&&) noexcept;
+  LinearWorkspace& operator=(LinearWorkspace&&) noexcept;
+  ~LinearWorkspace();
+
+  const LinearLimits& limits() const noexcept;
+  std::int64_t size_bytes() const noexcept;
+
+  struct Impl;  ///< incomplete outside this room
+  Impl& impl() noexcept { return *impl_; }
+
+ private:
+  explicit LinearWorkspace(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Products of the same activations x [M, cols] (row stride `x_stride`, elements) with several
+/// weights. Called by every thread of a region; ends with a barrier. All weights have the same
+/// cols.
+///
+/// Few rows (M <= kMatvecRows) go to the low-bit matvec, many to oneDNN on fixed panels of weight
+/// rows, which are widened to f32 panel by panel; so results do not depend on the thread count, nor
+/// on M within either kind.
+void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::int64_t x_stride,
+               std::int64_t M, std::span<const LinearOutput> outputs) noexcept;
+
+inline constexpr std::int64_t kMatvecRows = 8;  ///< most activation rows served by the matvec
+
+/// Widens row `row` of `weight` into out [cols].
+void DequantizeRow(const WeightView& weight, Isa isa, std::int64_t row, float* out) noexcept;
+
+/// The path that serves products of M rows of `type`, for reports: e.g. "matvec int8 avx512",
+/// "onednn f32".
+const char* LinearPathName(WeightType type, Isa isa, MathMode math, std::int64_t M) noexcept;
+
+}  // namespace manyhead

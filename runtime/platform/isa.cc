@@ -1,0 +1,73 @@
+#include "manyhead/isa.h"
+
+#include <cstdlib>
+#include <string>
+
+namespace manyhead {
+namespace {
+
+constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+
+// libgcc's table behind __builtin_cpu_supports holds a feature only when CPUID has it and XCR0 says
+// that the operating system saves its registers.
+bool CpuRuns(Isa isa) noexcept {
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  switch (isa) {
+    case Isa::kScalar:
+      return true;
+    case Isa::kAvx2:
+      return avx2;
+    case Isa::kAvx512:
+      return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl");
+  }
+  return false;
+}
+
+}  // namespace
+
+const char* IsaName(Isa isa) noexcept {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "?";
+}
+
+std::optional<Isa> ParseIsa(std::string_view name) noexcept {
+  for (Isa isa : kAllIsas)
+    if (name == IsaName(isa)) return isa;
+  return std::nullopt;
+}
+
+std::vector<Isa> SupportedIsas() {
+  std::vector<Isa> supported;
+  for (Isa isa : kAllIsas)
+    if (CpuRuns(isa)) supported.push_back(isa);
+  return supported;
+}
+
+Result<Isa> SelectIsa() {
+  const Isa best = SupportedIsas().back();
+  const char* name = std::getenv("MANYHEAD_ISA");
+  if (name == nullptr || *name == '\0') return best;
+  const std::optional<Isa> wanted = ParseIsa(name);
+  if (!wanted)
+    return Status(
+        StatusCode::kInvalidArgument,
+        std::string("MANYHEAD_ISA = ").append(name).append("; expected scalar, avx2 or avx512"));
+  if (*wanted > best)
+    return Status(StatusCode::kUnsupported, std::string("MANYHEAD_ISA = ")
+                                                .append(name)
+                                                .append("; this CPU runs at most ")
+                                                .append(IsaName(best)));
+  return *wanted;
+}
+
+}  // namespace manyhead

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <type_traits>
+
+namespace manyhead {
+
+/// What the threads of one parallel region share.
+struct TeamState {
+  std::atomic<std::int64_t> next[2] = {};  ///< item counters, used in turn
+};
+
+/// One thread's place in a parallel region. Code that runs on a team is called by every thread,
+/// each with its own Worker (SPMD), so a whole token needs one region: phases are separated by
+/// barriers.
+class Worker {
+ public:
+  Worker(TeamState& state, int index, int count) noexcept
+      : state_(&state), index_(index), count_(count) {}
+
+  int index() const noexcept { return index_; }
+  int count() const noexcept { return count_; }
+
+  /// Returns once every thread of the team has called it.
+  void Barrier() noexcept {
+    if (count_ > 1) TeamBarrier();
+  }
+
+  /// Runs fn(i) for each i in [0, items), handed out one by one as threads come free, and ends with
+  /// a barrier. All threads must call it with the same `items`. Which thread runs an item may
+  /// differ from run to run, so an item's result must not depend on it (P8).
+  template <class Fn>
+  void ForEach(std::int64_t items, Fn&& fn) noexcept {
+    if (count_ == 1) {
+      for (std::int64_t i = 0; i < items; ++i) fn(i);
+      return;
+    }
+    // The other counter was last read before the barrier that ended the phase before this one, and
+    // is next read after the barrier that ends this one.
+    if (index_ == 0) state_->next[phase_ ^ 1].store(0, std::memory_order_relaxed);
+    std::atomic<std::int64_t>& next = state_->next[phase_];
+    phase_ ^= 1;
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) fn(i);
+    TeamBarrier();
+  }
+
+  /// Runs fn on the first thread only, and ends with a barrier.
+  template <class Fn>
+  void Once(Fn&& fn) noexcept {
+    if (index_ == 0) fn();
+    Barrier();
+  }
+
+ private:
+  static void TeamBarrier() noexcept;
+
+  TeamState* state_;
+  int index_;
+  int count_;
+  int phase_ = 0;
+};
+
+namespace internal {
+using TeamBody = void (*)(void* context, Worker& worker);
+void RunTeamImpl(int threads, TeamBody body, void* context) noexcept;
+}  // namespace internal
+
+/// Calls body(worker) on `threads` threads at once and returns when all are done. OpenMP may give
+/// fewer (OMP_THREAD_LIMIT, nesting); worker.count() is the true number. Denormals count as zero
+/// inside, and each thread's floating-point state is afterwards what it was. `body` must not throw.
+template <class Body>
+void RunTeam(int threads, Body&& body) noexcept {
+  internal::RunTeamImpl(
+      threads,
+      [](void* context, Worker& worker) {
+        (*static_cast<std::remove_reference_t<Body>*>(context))(worker);
+      },
+      &body);
+}
+
+}  // namespace manyhead

@@ -1,0 +1,103 @@
+#include "runtime/platform/threads.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <utility>
+
+namespace manyhead {
+namespace {
+
+std::string ReadFirstLine(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// The path of this process's cgroup for `controller` (empty = the v2 hierarchy), "" when unknown.
+std::string CgroupPath(const std::string& root, const std::string& controller) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controller.empty() ? controllers == ",,"
+                           : controllers.find("," + controller + ",") != std::string::npos)
+      return line.substr(second + 1);
+  }
+  return "";
+}
+
+/// Whole CPUs of quota / period, at least 1; 0 when there is no quota.
+int WholeCpus(double quota, double period) {
+  if (!(quota > 0) || !(period > 0)) return 0;
+  return std::max(1, static_cast<int>(std::min(quota / period, 1e6)));
+}
+
+int QuotaV2(const std::string& folder) {
+  std::istringstream line(ReadFirstLine(folder + "/cpu.max"));
+  std::string quota;
+  double period = 0;
+  if (!(line >> quota >> period) || quota == "max") return 0;
+  return WholeCpus(std::strtod(quota.c_str(), nullptr), period);
+}
+
+int QuotaV1(const std::string& folder) {
+  return WholeCpus(std::strtod(ReadFirstLine(folder + "/cpu.cfs_quota_us").c_str(), nullptr),
+                   std::strtod(ReadFirstLine(folder + "/cpu.cfs_period_us").c_str(), nullptr));
+}
+
+int Tighter(int a, int b) { return a == 0 ? b : b == 0 ? a : std::min(a, b); }
+
+/// The least quota of a group and its ancestors: each of them limits what lies below.
+template <class Quota>
+int LeastQuota(const std::string& mount, std::string path, Quota quota) {
+  int limit = quota(mount);
+  while (path.size() > 1) {
+    limit = Tighter(limit, quota(mount + path));
+    path.resize(path.find_last_of('/') == std::string::npos ? 0 : path.find_last_of('/'));
+  }
+  return limit;
+}
+
+/// CPUs of the affinity mask, SMT siblings counted once (by their lowest sibling).
+int AffinityCores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
+  std::set<std::string> cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &mask)) continue;
+    const std::string siblings = ReadFirstLine("/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
+                                               "/topology/thread_siblings_list");
+    cores.insert(siblings.empty() ? std::to_string(cpu) : siblings);
+  }
+  return std::max<int>(1, static_cast<int>(cores.size()));
+}
+
+}  // namespace
+
+namespace internal {
+
+int CgroupCpuLimit(const std::string& root) {
+  const std::string mount = root + "/sys/fs/cgroup";
+  int limit = LeastQuota(mount, CgroupPath(root, ""), QuotaV2);
+  for (const char* name : {"/cpu", "/cpu,cpuacct"})
+    limit = Tighter(limit, LeastQuota(mount + name, CgroupPath(root, "cpu"), QuotaV1));
+  return limit;
+}
+
+}  // namespace internal
+
+int DefaultThreads() {
+  const int limit = internal::CgroupCpuLimit("");
+  const int cores = AffinityCores();
+  return limit == 0 ? cores : std::min(cores, limit);
+}
+
+}  // namespace manyhead

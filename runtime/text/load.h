@@ -1,0 +1,12 @@
+#pragma once
+
+#include "manyhead/status.h"
+#include "manyhead/tokenizer.h"
+#include "runtime/formats/gguf.h"
+
+namespace manyhead {
+
+/// The tokenizer that the metadata of `file` describes. It copies what it needs.
+Result<Tokenizer> LoadTokenizer(const GgufFile& file);
+
+}  // namespace manyhead

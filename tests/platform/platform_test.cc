@@ -1,0 +1,140 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <immintrin.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "manyhead/isa.h"
+#include "runtime/platform/team.h"
+#include "runtime/platform/threads.h"
+
+namespace manyhead {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A file tree of its own for each test, for code that reads /proc and /sys below a root.
+class FakeRoot {
+ public:
+  FakeRoot() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "manyhead_rootXXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~FakeRoot() { std::filesystem::remove_all(path_); }
+  void Write(const std::string& name, const std::string& text) const {
+    const std::filesystem::path file = path_ + "/" + name;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text << "\n";
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The values of a public report on throttled barriers (ollama/ollama#17916): quotas round down,
+// never to 0.
+TEST(CgroupCpuLimit, QuotaOfVersion2RoundsDownToWholeCpus) {
+  const struct {
+    const char* cpu_max;
+    int expected;
+  } cases[] = {{"400000 100000", 4}, {"765000 100000", 7}, {"max 100000", 0}, {"50000 100000", 1}};
+  for (const auto& [cpu_max, expected] : cases) {
+    const FakeRoot root;
+    root.Write("sys/fs/cgroup/cpu.max", cpu_max);
+    EXPECT_EQ(internal::CgroupCpuLimit(root.path()), expected) << cpu_max;
+  }
+}
+
+TEST(CgroupCpuLimit, ParentGroupLimitsItsChildren) {
+  const FakeRoot root;
+  root.Write("proc/self/cgroup", "0::/outer/inner");
+  root.Write("sys/fs/cgroup/outer/cpu.max", "200000 100000");
+  root.Write("sys/fs/cgroup/outer/inner/cpu.max", "max 100000");
+  EXPECT_EQ(internal::CgroupCpuLimit(root.path()), 2);
+}
+
+TEST(CgroupCpuLimit, QuotaOfVersion1) {
+  const FakeRoot root;
+  root.Write("proc/self/cgroup", "3:cpu,cpuacct:/job");
+  root.Write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "300000");
+  root.Write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(internal::CgroupCpuLimit(root.path()), 3);
+  root.Write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "-1");
+  EXPECT_EQ(internal::CgroupCpuLimit(root.path()), 0);
+}
+
+TEST(CgroupCpuLimit, GarbageMeansNoLimit) {
+  const FakeRoot root;
+  root.Write("sys/fs/cgroup/cpu.max", "lots of CPUs");
+  EXPECT_EQ(internal::CgroupCpuLimit(root.path()), 0);
+  EXPECT_GE(DefaultThreads(), 1);
+}
+
+TEST(Isa, EnvironmentLowersButNeverRaises) {
+  unsetenv("MANYHEAD_ISA");
+  const Isa best = SupportedIsas().back();
+  ASSERT_TRUE(SelectIsa().ok());
+  EXPECT_EQ(*SelectIsa(), best);
+
+  setenv("MANYHEAD_ISA", "scalar", 1);
+  EXPECT_EQ(*SelectIsa(), Isa::kScalar);
+
+  setenv("MANYHEAD_ISA", "sse9", 1);
+  EXPECT_EQ(SelectIsa().status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(SelectIsa().status().message(), HasSubstr("MANYHEAD_ISA = sse9"));
+
+  if (best < Isa::kAvx512) {
+    setenv("MANYHEAD_ISA", "avx512", 1);
+    EXPECT_EQ(SelectIsa().status().code(), StatusCode::kUnsupported);
+    EXPECT_THAT(SelectIsa().status().message(), HasSubstr(IsaName(best)));
+  }
+  unsetenv("MANYHEAD_ISA");
+}
+
+TEST(Team, EveryItemRunsOnceInEveryPhase) {
+  for (int threads : {1, 2, 3, 8}) {
+    std::vector<std::atomic<int>> runs(100);
+    RunTeam(threads, [&](Worker& worker) {
+      for (int phase = 0; phase < 50; ++phase)
+        worker.ForEach(static_cast<std::int64_t>(runs.size()), [&](std::int64_t i) { ++runs[i]; });
+    });
+    for (const auto& count : runs) EXPECT_EQ(count.load(), 50) << threads << " threads";
+  }
+}
+
+TEST(Team, PhasesAreSeparatedByBarriers) {
+  std::vector<std::int64_t> values(64, 0);
+  std::atomic<int> mismatches = 0;
+  RunTeam(4, [&](Worker& worker) {
+    for (std::int64_t phase = 1; phase <= 200; ++phase)
+      // Each item reads its mirror image, which another thread may have written in the phase
+      // before.
+      worker.ForEach(32,
+                     [&](std::int64_t i) {
+                       if (values[32 + i] != phase - 1) ++mismatches;
+                       values[i] = phase;
+                     }),
+          worker.ForEach(32, [&](std::int64_t i) { values[63 - i] = values[31 - i]; });
+  });
+  EXPECT_EQ(mismatches.load(), 0);
+  EXPECT_EQ(values[63], 200);
+}
+
+TEST(Team, DenormalsAreFlushedInsideAndTheCallersModeIsKept) {
+  const unsigned before = _mm_getcsr();
+  std::atomic<int> unflushed = 0;
+  RunTeam(3, [&](Worker&) {
+    if ((_mm_getcsr() & 0x8040U) != 0x8040U) ++unflushed;
+  });
+  EXPECT_EQ(unflushed.load(), 0);
+  EXPECT_EQ(_mm_getcsr(), before);
+}
+
+}  // namespace
+}  // namespace manyhead
