@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/status.h"
+#include "manyhead/tokenizer.h"
+#include "manyhead/types.h"
+
+namespace manyhead {
+
+/// How rotary frequencies are stretched beyond the trained context.
+enum class RopeScaling : std::uint8_t {
+  kNone,
+  kLinear,   ///< positions divided by `factor`
+  kYarn,     ///< arXiv:2309.00071
+  kFactors,  ///< every frequency divided by its own factor, as Llama 3.1 files store it
+};
+
+/// Rotary position embedding, arXiv:2104.09864.
+struct RopeConfig {
+  std::int64_t rotary_dim = 0;  ///< leading elements of a head that are rotated; even
+  bool interleaved = false;     ///< pairs (2i, 2i + 1); otherwise (i, i + rotary_dim / 2)
+  double base = 10000;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1;                  ///< stretch of the context for kLinear and kYarn
+  std::int64_t original_context = 0;  ///< kYarn: tokens the model was trained on
+  double attention_factor = 1;        ///< kYarn: multiplies the usual 0.1 ln(factor) + 1
+  double beta_fast = 32;              ///< kYarn
+  double beta_slow = 1;               ///< kYarn
+  std::vector<float> factors;         ///< kFactors: rotary_dim / 2 divisors
+};
+
+enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+
+/// One decoder layer's shape.
+struct LayerConfig {
+  std::int64_t num_heads = 0;     ///< H
+  std::int64_t num_kv_heads = 0;  ///< K
+  std::int64_t head_dim = 0;      ///< D
+  std::int64_t head_dim_v = 0;
+  std::int64_t ffn_dim = 0;
+  std::int64_t window = 0;  ///< tokens a query sees including itself; 0 = all
+  int rope = 0;             ///< index into ModelConfig::ropes
+};
+
+/// Everything the layer loop needs to know about a model; what a family adds is a value here, not
+/// code.
+struct ModelConfig {
+  std::string architecture;  ///< "llama", "qwen2", "qwen3", "gemma3"
+  std::string name;
+  std::int64_t vocab_size = 0;  ///< rows of the embedding
+  std::int64_t d_model = 0;
+  std::int64_t context_length = 0;  ///< tokens the model was trained for
+  float norm_eps = 1e-5F;
+  float embedding_scale = 1;  ///< factor on embedding rows
+  float softmax_scale = 0;    ///< 0 = 1/sqrt(head_dim)
+  float logit_softcap = 0;    ///< of the output logits; 0 = off
+  Activation activation = Activation::kSilu;
+  bool tied_embeddings = false;
+  std::vector<RopeConfig> ropes;
+  std::vector<LayerConfig> layers;
+};
+
+/// One tensor of a model's file, for reports.
+struct TensorInfo {
+  std::string name;
+  WeightType type = WeightType::kF32;
+  std::vector<std::int64_t> shape;  ///< outermost first, e.g. [outputs, inputs]
+  std::int64_t size_bytes = 0;
+};
+
+/// A model's weights, mapped from its file, with its config and tokenizer. Immutable; sessions
+/// share it.
+class Model {
+ public:
+  /// Reads a GGUF file. Weights stay in the file's pages; only norms and biases are copied.
+  /// Errors   kIoError for a bad or inconsistent file, kUnsupported for an architecture, tensor
+  /// type or
+  ///          tokenizer this library does not know; both name the key or tensor and both values.
+  static Result<Model> Load(const std::string& path);
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+  ~Model();
+
+  const ModelConfig& config() const noexcept;
+  const Tokenizer& tokenizer() const noexcept;
+  const std::string& path() const noexcept;
+  /// Bytes of all tensors, and those read for each decoded token (no embedding table unless tied).
+  std::int64_t weight_bytes() const noexcept;
+  std::int64_t weight_bytes_per_token() const noexcept;
+  std::int64_t num_parameters() const noexcept;
+  std::vector<TensorInfo> tensors() const;
+  /// The quantisation most weight bytes are stored in, e.g. "Q4_K".
+  std::string_view main_weight_type() const noexcept;
+
+  /// For other rooms of this library only: incomplete outside it.
+  struct Impl;
+  const Impl& impl() const noexcept { return *impl_; }
+
+ private:
+  explicit Model(std::shared_ptr<const Impl> impl) noexcept;
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace manyhead

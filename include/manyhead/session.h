@@ -1,0 +1,129 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "manyhead/isa.h"
+#include "manyhead/kv_cache.h"
+#include "manyhead/model.h"
+#include "manyhead/sampling.h"
+#include "manyhead/status.h"
+#include "manyhead/types.h"
+
+namespace manyhead {
+
+struct SessionOptions {
+  std::int64_t context = 0;  ///< most tokens held; 0 selects the smaller of the model's and 8192
+  KvType k_type = KvType::kF16;
+  KvType v_type = KvType::kF16;
+  MathMode math = MathMode::kFast;
+  int threads = 0;           ///< 0 selects the CPUs this process may use
+  std::optional<Isa> isa;    ///< default SelectIsa()
+  std::int64_t chunk = 512;  ///< most tokens of one prefill step, at least 1
+};
+
+enum class StopReason : std::uint8_t {
+  kMaxTokens,  ///< max_tokens were generated
+  kEndToken,   ///< the model ended the text; its end token is not part of the result
+  kStopText,   ///< a stop string appeared; the text ends before it
+  kContext,    ///< the context is full
+  kCancelled,  ///< `cancel` was set
+};
+
+/// "length", "eos", "stop", "context", "cancelled".
+const char* StopReasonName(StopReason reason) noexcept;
+
+struct GenerateOptions {
+  std::int64_t max_tokens = 128;
+  SamplingParams sampling;
+  std::vector<std::string> stop;  ///< non-empty strings
+  std::int64_t top_logits = 0;    ///< how many best logits of the last prompt position to report
+  /// Called with each piece of text as it is decided (whole characters); may be empty.
+  std::function<void(std::string_view)> on_text;
+  /// Called after each step of the prompt with (tokens done, tokens in all); may be empty.
+  std::function<void(std::int64_t, std::int64_t)> on_prefill;
+  /// When set by anyone (a signal handler, another thread), generation ends after the step it is
+  /// in.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+struct Timings {
+  std::int64_t prefill_tokens = 0;  ///< evaluated, without those reused from the cache
+  double prefill_seconds = 0;
+  std::int64_t decode_tokens = 0;  ///< steps after the prompt
+  double decode_seconds = 0;
+  double time_to_first_token_seconds = 0;
+
+  /// Tokens a second; 0 when nothing was timed.
+  double prefill_rate() const noexcept { return Rate(prefill_tokens, prefill_seconds); }
+  double decode_rate() const noexcept { return Rate(decode_tokens, decode_seconds); }
+
+ private:
+  static double Rate(std::int64_t tokens, double seconds) noexcept {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  }
+};
+
+struct GenerateResult {
+  std::vector<TokenId> ids;  ///< without the end token
+  std::string text;
+  StopReason stop_reason = StopReason::kMaxTokens;
+  Timings timings;
+  std::vector<std::pair<TokenId, float>> top_logits;  ///< best first; equal logits by id
+};
+
+/// One sequence of a model: its tokens, their keys and values, and the buffers to extend it.
+///
+/// Threads  one call at a time; a call runs on `threads` threads. Nothing is allocated for a token
+/// once the
+///          first has been decoded. Results are bitwise equal for every thread count.
+class Session {
+ public:
+  /// Errors   kInvalidArgument or kUnsupported naming the option and both values.
+  static Result<Session> Create(const Model& model, const SessionOptions& options);
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+  ~Session();
+
+  /// Appends `ids` (at least one) and returns the logits [vocab_size] after the last of them, which
+  /// stay valid until the next call. Errors   kInvalidArgument for an id outside the vocabulary,
+  /// kOutOfPages when the context does not
+  ///          suffice; the session is then unchanged.
+  Result<std::span<const float>> Append(std::span<const TokenId> ids);
+
+  /// Appends `ids` and gives nll[i] = -log p(ids[i + 1] | all before), i in [0, ids.size() - 1), in
+  /// nats.
+  Status Score(std::span<const TokenId> ids, std::span<double> nll);
+
+  /// Keeps the first `length` tokens.
+  Status Truncate(std::int64_t length);
+
+  /// Continues `prompt`, which stands for the whole sequence: what the session already holds of its
+  /// beginning is reused, the rest dropped. At least the last prompt token is evaluated anew.
+  Result<GenerateResult> Generate(std::span<const TokenId> prompt, const GenerateOptions& options);
+
+  std::int64_t length() const noexcept;
+  std::span<const TokenId> tokens() const noexcept;
+  std::int64_t context() const noexcept;
+  int threads() const noexcept;
+  Isa isa() const noexcept;
+  const SessionOptions& options() const noexcept;
+  const KvCache& cache() const noexcept;
+  /// Bytes of activations and scratch, without weights and cache.
+  std::int64_t scratch_bytes() const noexcept;
+
+ private:
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace manyhead
