@@ -46,15 +46,19 @@ struct GgufTensor {
 
 /// A GGUF file of version 2 or 3, mapped read-only. Everything is checked when it is opened: every
 /// count, length, offset and alignment against the file's size, with no allocation larger than the
-/// file.
+/// file (or 64 KiB).
+///
+/// Refused although a lenient reader could go on: two keys or two tensors of the same name, tensors
+/// that share bytes, arrays of arrays, dimensions of 0. Names and strings may hold any bytes:
+/// messages and keys() escape what would disturb a terminal.
 ///
 /// The getters return nothing when the key is absent and a kIoError naming the key and both types
 /// when it holds another kind of value: Result<std::optional<T>>.
 class GgufFile {
  public:
   /// Errors   kIoError naming the file and what is wrong at which key or tensor; kUnsupported
-  /// naming a
-  ///          tensor's type id that this library cannot read, or a big-endian file.
+  ///          naming a tensor's type id that this library cannot read, another version of GGUF, or
+  ///          a big-endian file.
   static Result<GgufFile> Open(const std::string& path);
   GgufFile(GgufFile&&) noexcept;
   GgufFile& operator=(GgufFile&&) noexcept;
@@ -75,6 +79,8 @@ class GgufFile {
   std::span<const GgufTensor> tensors() const noexcept;
   /// Null when absent.
   const GgufTensor* FindTensor(std::string_view name) const noexcept;
+  /// Starts reading the file into memory in the background; call before touching all tensors.
+  void Prefetch() const noexcept;
 
   const std::string& path() const noexcept;
   std::int64_t size_bytes() const noexcept;

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "manyhead/status.h"
+
+namespace manyhead {
+
+/// A regular file mapped read-only for as long as the object lives. Moving keeps the addresses.
+///
+/// The size is taken once, when the file is opened. As with every mapping, a file that another
+/// process cuts short afterwards raises SIGBUS where it is read: replace model files by renaming,
+/// do not overwrite them.
+class MappedFile {
+ public:
+  /// Errors   kIoError naming `path` and why: missing, no permission, empty, or not a regular file
+  ///          (a FIFO or device is refused without waiting for it).
+  static Result<MappedFile> Open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+  /// Tell the kernel what comes; neither changes any result.
+  void AdviseSequential() const noexcept;
+  void AdviseWillNeed() const noexcept;
+
+ private:
+  explicit MappedFile(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
+
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace manyhead
