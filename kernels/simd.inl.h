@@ -1,0 +1,413 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#ifdef __AVX2__
+#include <immintrin.h>
+
+#include <xsimd/xsimd.hpp>
+#endif
+
+/// The vector operations that kernels are written in: `Simd` is the widest set that the including
+/// translation unit is compiled for (AVX-512, AVX2 or plain 4-lane arithmetic of baseline x86-64).
+///
+///   Simd::F       a register of kLanes floats with + - * /
+///   Simd::Mask    one flag per lane
+///   Load, Store   f32, F16 and Bf16 in memory, unaligned; the *Tail forms touch the first n lanes
+///                 only (0 <= n <= kLanes), the other lanes of a LoadTail are 0
+///
+/// A kernel that must give the same bits wherever the compiler inlines it writes a * b + c as Fma:
+/// contraction of plain operators is left to the compiler.
+
+#define MANYHEAD_INLINE inline __attribute__((always_inline))
+#define MANYHEAD_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace manyhead::kernels {
+namespace {  // one private copy per instruction set  NOLINT(google-build-namespaces)
+
+/// IEEE binary16 in memory.
+struct F16 {
+  std::uint16_t bits;
+};
+/// The upper half of a binary32 in memory.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+/// Calls fn.operator()<0>(), ..., <N - 1>(): indices are constants, so arrays of registers stay
+/// registers at -O2, which a loop does not achieve.
+template <int N, class Fn>
+MANYHEAD_INLINE void Unroll(Fn&& fn) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) MANYHEAD_INLINE_LAMBDA {
+    (fn.template operator()<kIndex>(), ...);
+  }
+  (std::make_integer_sequence<int, N>{});
+}
+
+MANYHEAD_INLINE std::uint32_t BitsOf(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+MANYHEAD_INLINE float FloatOf(std::uint32_t bits) {
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+MANYHEAD_INLINE float Widen(float x) { return x; }
+
+MANYHEAD_INLINE float Widen(Bf16 x) { return FloatOf(std::uint32_t{x.bits} << 16); }
+
+/// Integer arithmetic only, because flushed denormals (MXCSR) would lose small halves.
+MANYHEAD_INLINE float Widen(F16 x) {
+  const std::uint32_t sign = (x.bits & 0x8000U) << 16, rest = x.bits & 0x7fffU;
+  if (rest >= 0x7c00U) return FloatOf(sign | 0x7f800000U | (rest & 0x3ffU) << 13);
+  if (rest >= 0x400U) return FloatOf(sign | ((rest << 13) + (112U << 23)));
+  if (rest == 0) return FloatOf(sign);
+  const int shift = __builtin_clz(rest) - 21;  // brings the leading one to bit 10
+  return FloatOf(sign | static_cast<std::uint32_t>(113 - shift) << 23 |
+                 ((rest << shift) & 0x3ffU) << 13);
+}
+
+MANYHEAD_INLINE void Narrow(float x, float* out) { *out = x; }
+
+/// To nearest, ties to even; NaN stays NaN.
+MANYHEAD_INLINE void Narrow(float x, Bf16* out) {
+  const std::uint32_t bits = BitsOf(x);
+  const bool nan = (bits & 0x7fffffffU) > 0x7f800000U;
+  out->bits = static_cast<std::uint16_t>(nan ? (bits >> 16) | 0x40U
+                                             : (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+/// To nearest, ties to even; NaN stays NaN, too large becomes infinity.
+MANYHEAD_INLINE void Narrow(float x, F16* out) {
+  const std::uint32_t bits = BitsOf(x), sign = (bits >> 16) & 0x8000U, rest = bits & 0x7fffffffU;
+  std::uint32_t half;
+  if (rest > 0x7f800000U) {
+    half = 0x7e00U | ((rest >> 13) & 0x3ffU);
+  } else if (rest >= 0x477ff000U) {  // 65520, halfway between the largest half and the next
+    half = 0x7c00U;
+  } else if (rest >= 0x38800000U) {  // 2^-14, the smallest normal half
+    half = (rest - (112U << 23) + 0xfffU + ((rest >> 13) & 1U)) >> 13;
+  } else if (rest >= 0x33000000U) {  // 2^-25 rounds to 0, more than it to a denormal half
+    const std::uint32_t mantissa = (rest & 0x7fffffU) | 0x800000U;
+    const int shift = 126 - static_cast<int>(rest >> 23);
+    const std::uint32_t kept = mantissa >> shift, lost = mantissa & ((1U << shift) - 1U);
+    const std::uint32_t tie = 1U << (shift - 1);
+    half = kept + ((lost > tie || (lost == tie && (kept & 1U))) ? 1U : 0U);
+  } else {
+    half = 0;
+  }
+  out->bits = static_cast<std::uint16_t>(sign | half);
+}
+
+#if defined(__AVX512F__)
+
+struct Simd {
+  using F = xsimd::batch<float, xsimd::avx512bw>;
+  using Mask = __mmask16;
+  static constexpr int kLanes = 16;
+  static constexpr int kRegisters = 32;
+
+  static MANYHEAD_INLINE F Zero() { return _mm512_setzero_ps(); }
+  static MANYHEAD_INLINE F Set(float x) { return _mm512_set1_ps(x); }
+  static MANYHEAD_INLINE F Load(const float* p) { return _mm512_loadu_ps(p); }
+  static MANYHEAD_INLINE F Load(const F16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static MANYHEAD_INLINE F Load(const Bf16* p) {
+    return FromBf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static MANYHEAD_INLINE F LoadTail(const float* p, int n) {
+    return _mm512_maskz_loadu_ps(FirstLanes(n), p);
+  }
+  static MANYHEAD_INLINE F LoadTail(const F16* p, int n) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(FirstLanes(n), p));
+  }
+  static MANYHEAD_INLINE F LoadTail(const Bf16* p, int n) {
+    return FromBf16(_mm256_maskz_loadu_epi16(FirstLanes(n), p));
+  }
+  static MANYHEAD_INLINE void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  static MANYHEAD_INLINE void Store(F16* p, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), ToF16(x));
+  }
+  static MANYHEAD_INLINE void Store(Bf16* p, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), ToBf16(x));
+  }
+  static MANYHEAD_INLINE void StoreTail(float* p, F x, int n) {
+    _mm512_mask_storeu_ps(p, FirstLanes(n), x);
+  }
+  static MANYHEAD_INLINE void StoreTail(F16* p, F x, int n) {
+    _mm256_mask_storeu_epi16(p, FirstLanes(n), ToF16(x));
+  }
+  static MANYHEAD_INLINE void StoreTail(Bf16* p, F x, int n) {
+    _mm256_mask_storeu_epi16(p, FirstLanes(n), ToBf16(x));
+  }
+
+  static MANYHEAD_INLINE F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  /// c - a * b
+  static MANYHEAD_INLINE F Fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
+  /// a > b ? a : b, hence b where either is NaN.
+  static MANYHEAD_INLINE F Max(F a, F b) { return _mm512_max_ps(a, b); }
+  /// a < b ? a : b, hence b where either is NaN.
+  static MANYHEAD_INLINE F Min(F a, F b) { return _mm512_min_ps(a, b); }
+  /// To the nearest whole number, ties to even.
+  static MANYHEAD_INLINE F Round(F x) { return _mm512_roundscale_ps(x, 8); }
+  static MANYHEAD_INLINE F Sqrt(F x) { return _mm512_sqrt_ps(x); }
+
+  static MANYHEAD_INLINE Mask FirstLanes(int n) { return static_cast<Mask>((1U << n) - 1U); }
+  static MANYHEAD_INLINE Mask Less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+  static MANYHEAD_INLINE F Select(Mask mask, F yes, F no) {
+    return _mm512_mask_blend_ps(mask, no, yes);
+  }
+
+  static MANYHEAD_INLINE float ReduceAdd(F x) {
+    const __m512 v = x;
+    return Reduce256(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
+  }
+  static MANYHEAD_INLINE float ReduceMax(F x) {
+    const __m512 v = x;
+    const __m256 y = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    z = _mm_max_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+  }
+  /// x * 2^n for whole n, also where the result is denormal, zero or infinite.
+  static MANYHEAD_INLINE F Ldexp(F x, F n) { return _mm512_scalef_ps(x, n); }
+
+ private:
+  static MANYHEAD_INLINE float Reduce256(__m256 y) {
+    __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    z = _mm_add_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+  }
+  static MANYHEAD_INLINE __m512 FromBf16(__m256i bits) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+  static MANYHEAD_INLINE __m256i ToF16(F x) { return _mm512_cvtps_ph(x, 0); }
+  static MANYHEAD_INLINE __m256i ToBf16(F x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(
+        _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16));
+  }
+};
+
+#elif defined(__AVX2__)
+
+struct Simd {
+  using F = xsimd::batch<float, xsimd::fma3<xsimd::avx2> >;
+  using Mask = __m256;
+  static constexpr int kLanes = 8;
+  static constexpr int kRegisters = 16;
+
+  static MANYHEAD_INLINE F Zero() { return _mm256_setzero_ps(); }
+  static MANYHEAD_INLINE F Set(float x) { return _mm256_set1_ps(x); }
+  static MANYHEAD_INLINE F Load(const float* p) { return _mm256_loadu_ps(p); }
+  static MANYHEAD_INLINE F Load(const F16* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static MANYHEAD_INLINE F Load(const Bf16* p) {
+    return FromBf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static MANYHEAD_INLINE F LoadTail(const float* p, int n) {
+    return _mm256_maskload_ps(p, _mm256_castps_si256(FirstLanes(n)));
+  }
+  static MANYHEAD_INLINE F LoadTail(const F16* p, int n) {
+    return _mm256_cvtph_ps(LoadTail16(p, n));
+  }
+  static MANYHEAD_INLINE F LoadTail(const Bf16* p, int n) { return FromBf16(LoadTail16(p, n)); }
+  static MANYHEAD_INLINE void Store(float* p, F x) { _mm256_storeu_ps(p, x); }
+  static MANYHEAD_INLINE void Store(F16* p, F x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), ToF16(x));
+  }
+  static MANYHEAD_INLINE void Store(Bf16* p, F x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), ToBf16(x));
+  }
+  static MANYHEAD_INLINE void StoreTail(float* p, F x, int n) {
+    _mm256_maskstore_ps(p, _mm256_castps_si256(FirstLanes(n)), x);
+  }
+  static MANYHEAD_INLINE void StoreTail(F16* p, F x, int n) { StoreTail16(p, ToF16(x), n); }
+  static MANYHEAD_INLINE void StoreTail(Bf16* p, F x, int n) { StoreTail16(p, ToBf16(x), n); }
+
+  static MANYHEAD_INLINE F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  /// c - a * b
+  static MANYHEAD_INLINE F Fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
+  /// a > b ? a : b, hence b where either is NaN.
+  static MANYHEAD_INLINE F Max(F a, F b) { return _mm256_max_ps(a, b); }
+  /// a < b ? a : b, hence b where either is NaN.
+  static MANYHEAD_INLINE F Min(F a, F b) { return _mm256_min_ps(a, b); }
+  /// To the nearest whole number, ties to even.
+  static MANYHEAD_INLINE F Round(F x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  static MANYHEAD_INLINE F Sqrt(F x) { return _mm256_sqrt_ps(x); }
+
+  static MANYHEAD_INLINE Mask FirstLanes(int n) {
+    return _mm256_castsi256_ps(
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
+  }
+  static MANYHEAD_INLINE Mask Less(F a, F b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+  static MANYHEAD_INLINE F Select(Mask mask, F yes, F no) {
+    return _mm256_blendv_ps(no, yes, mask);
+  }
+
+  static MANYHEAD_INLINE float ReduceAdd(F x) {
+    const __m256 y = x;
+    __m128 z = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    z = _mm_add_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+  }
+  static MANYHEAD_INLINE float ReduceMax(F x) {
+    const __m256 y = x;
+    __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+    z = _mm_max_ps(z, _mm_movehl_ps(z, z));
+    return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+  }
+  /// x * 2^n for whole n in [-252, 254], also where the result is denormal, zero or infinite.
+  static MANYHEAD_INLINE F Ldexp(F x, F n) {
+    const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+    return x * PowerOf2(half) * PowerOf2(_mm256_sub_epi32(whole, half));
+  }
+
+ private:
+  static MANYHEAD_INLINE F PowerOf2(__m256i n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+  }
+  static MANYHEAD_INLINE __m256 FromBf16(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static MANYHEAD_INLINE __m128i ToF16(F x) { return _mm256_cvtps_ph(x, 0); }
+  static MANYHEAD_INLINE __m128i ToBf16(F x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    const __m256i chosen = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(chosen), _mm256_extracti128_si256(chosen, 1));
+  }
+  static MANYHEAD_INLINE __m128i LoadTail16(const void* p, int n) {
+    std::uint16_t lanes[kLanes] = {};
+    std::memcpy(lanes, p, static_cast<std::size_t>(n) * sizeof lanes[0]);
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes));
+  }
+  static MANYHEAD_INLINE void StoreTail16(void* p, __m128i x, int n) {
+    std::uint16_t lanes[kLanes];
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes), x);
+    std::memcpy(p, lanes, static_cast<std::size_t>(n) * sizeof lanes[0]);
+  }
+};
+
+#else
+
+struct Simd {
+  using F = float __attribute__((vector_size(16)));
+  using Mask = std::int32_t __attribute__((vector_size(16)));
+  static constexpr int kLanes = 4;
+  static constexpr int kRegisters = 16;
+
+  static MANYHEAD_INLINE F Zero() { return Set(0); }
+  static MANYHEAD_INLINE F Set(float x) { return F{x, x, x, x}; }
+  static MANYHEAD_INLINE F Load(const float* p) {
+    F x;
+    std::memcpy(&x, p, sizeof x);
+    return x;
+  }
+  template <class T>
+  static MANYHEAD_INLINE F Load(const T* p) {
+    return F{Widen(p[0]), Widen(p[1]), Widen(p[2]), Widen(p[3])};
+  }
+  template <class T>
+  static MANYHEAD_INLINE F LoadTail(const T* p, int n) {
+    F x = Zero();
+    for (int i = 0; i < n; ++i) x[i] = Widen(p[i]);
+    return x;
+  }
+  static MANYHEAD_INLINE void Store(float* p, F x) { std::memcpy(p, &x, sizeof x); }
+  template <class T>
+  static MANYHEAD_INLINE void Store(T* p, F x) {
+    StoreTail(p, x, kLanes);
+  }
+  template <class T>
+  static MANYHEAD_INLINE void StoreTail(T* p, F x, int n) {
+    for (int i = 0; i < n; ++i) Narrow(x[i], &p[i]);
+  }
+
+  static MANYHEAD_INLINE F Fma(F a, F b, F c) { return a * b + c; }
+  /// c - a * b
+  static MANYHEAD_INLINE F Fnma(F a, F b, F c) { return c - a * b; }
+  /// a > b ? a : b, hence b where either is NaN.
+  static MANYHEAD_INLINE F Max(F a, F b) { return a > b ? a : b; }
+  /// a < b ? a : b, hence b where either is NaN.
+  static MANYHEAD_INLINE F Min(F a, F b) { return a < b ? a : b; }
+  /// To the nearest whole number, ties to even; exact for |x| < 2^22.
+  static MANYHEAD_INLINE F Round(F x) {
+    const F magic = Set(12582912.0F);  // 1.5 * 2^23: no bits are left below the point
+    return (x + magic) - magic;
+  }
+  static MANYHEAD_INLINE F Sqrt(F x) {
+    return F{__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]),
+             __builtin_sqrtf(x[3])};
+  }
+
+  static MANYHEAD_INLINE Mask FirstLanes(int n) { return Mask{0, 1, 2, 3} < Mask{n, n, n, n}; }
+  static MANYHEAD_INLINE Mask Less(F a, F b) { return a < b; }
+  static MANYHEAD_INLINE F Select(Mask mask, F yes, F no) { return mask ? yes : no; }
+
+  static MANYHEAD_INLINE float ReduceAdd(F x) { return (x[0] + x[2]) + (x[1] + x[3]); }
+  static MANYHEAD_INLINE float ReduceMax(F x) {
+    const float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+    return a > b ? a : b;
+  }
+  /// x * 2^n for whole n in [-252, 254], also where the result is denormal, zero or infinite.
+  static MANYHEAD_INLINE F Ldexp(F x, F n) {
+    F y = x;
+    for (int i = 0; i < kLanes; ++i) {
+      const int whole = static_cast<int>(n[i]), half = whole >> 1;
+      y[i] = x[i] * PowerOf2(half) * PowerOf2(whole - half);
+    }
+    return y;
+  }
+
+ private:
+  static MANYHEAD_INLINE float PowerOf2(int n) {
+    return FloatOf(static_cast<std::uint32_t>(n + 127) << 23);
+  }
+};
+
+#endif
+
+/// e^x within 2e-7 of the value for x in [-87.3, 88.7]; below 0 or a denormal, above +inf; NaN
+/// stays NaN, e^0 is exactly 1, e^-inf exactly 0.
+///
+/// Source   Cephes expf: x = n ln2 + r with ln2 in two parts, |r| <= ln2 / 2, a polynomial for
+///          (e^r - 1 - r) / r^2. Cost: 14 vector operations on AVX-512.
+template <class V>
+MANYHEAD_INLINE typename V::F Exp(typename V::F x) {
+  using F = typename V::F;
+  // Beyond these the result is 0 or inf already; NaN passes, being the second operand.
+  x = V::Min(V::Set(120.0F), V::Max(V::Set(-150.0F), x));
+  const F n = V::Round(x * V::Set(1.44269504F));
+  F r = V::Fnma(n, V::Set(0.693359375F), x);
+  r = V::Fma(n, V::Set(2.12194440e-4F), r);
+  F p = V::Set(1.9875691500e-4F);
+  p = V::Fma(p, r, V::Set(1.3981999507e-3F));
+  p = V::Fma(p, r, V::Set(8.3334519073e-3F));
+  p = V::Fma(p, r, V::Set(4.1665795894e-2F));
+  p = V::Fma(p, r, V::Set(1.6666665459e-1F));
+  p = V::Fma(p, r, V::Set(5.0000001201e-1F));
+  return V::Ldexp(V::Fma(p, r * r, r) + V::Set(1.0F), n);
+}
+
+}  // namespace
+}  // namespace manyhead::kernels
