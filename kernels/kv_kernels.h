@@ -1,7 +1,22 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kv_layout.h"
+
 namespace manyhead::kernels {
 
-struct KvKernels {};
+struct KvKernels {
+  /// Stores rows k [count, D] and v [count, Dv], `k_stride` and `v_stride` elements apart, as the
+  /// tokens [first, first + count) of a page. Rounds to nearest even, overflows to infinity, keeps
+  /// NaN a NaN; equal bits on every instruction set. Touches nothing else in the page.
+  void (*store_rows)(const KvPageLayout& layout, std::byte* page, std::int64_t first,
+                     std::int64_t count, const float* k, std::int64_t k_stride, const float* v,
+                     std::int64_t v_stride);
+  /// Widens one token of a page: k [D], v [Dv]; either may be null.
+  void (*load_row)(const KvPageLayout& layout, const std::byte* page, std::int64_t token, float* k,
+                   float* v);
+};
 
 }  // namespace manyhead::kernels

@@ -1,0 +1,180 @@
+#include "manyhead/kv_cache.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/page_layout.h"
+#include "runtime/platform/team.h"
+
+namespace manyhead {
+namespace {
+
+template <class... Parts>
+Status Invalid(const char* function, const Parts&... parts) {
+  std::ostringstream message;
+  message << "KvCache::" << function << ": ";
+  (message << ... << parts);
+  return Status(StatusCode::kInvalidArgument, message.str());
+}
+
+Status CheckSequence(const KvCache::Impl& impl, const char* function, SequenceId id) {
+  if (impl.Has(id)) return Status();
+  return Invalid(function, "sequence = ", static_cast<std::int32_t>(id),
+                 "; expected one that CreateSequence returned and FreeSequence did not free");
+}
+
+Status CheckIndex(const char* function, const char* name, std::int64_t index, std::int64_t end) {
+  if (index >= 0 && index < end) return Status();
+  return Invalid(function, name, " = ", index, "; expected 0..", end - 1);
+}
+
+Status CheckLayer(const KvCache::Impl& impl, const char* function, std::int64_t layer) {
+  return CheckIndex(function, "layer", layer,
+                    static_cast<std::int64_t>(impl.params().layers.size()));
+}
+
+Status CheckStride(const char* name, std::int64_t stride, std::int64_t row) {
+  if (stride >= row) return Status();
+  return Invalid("Write", name, " = ", stride, "; expected 0 or at least ", row,
+                 ", the elements of a token");
+}
+
+Status CheckIsa(Isa isa) {
+  const std::vector<Isa> supported = SupportedIsas();
+  if (std::find(supported.begin(), supported.end(), isa) != supported.end()) return Status();
+  std::ostringstream message;
+  message << "KvCache::Create: isa = " << static_cast<int>(isa) << "; this CPU runs up to "
+          << IsaName(supported.back());
+  return Status(StatusCode::kUnsupported, message.str());
+}
+
+}  // namespace
+
+Result<KvCache> KvCache::Create(const KvCacheParams& params) {
+  Result<KvCacheParams> resolved = ResolveKvShapes(params, "KvCache::Create");
+  if (!resolved.ok()) return resolved.status();
+  const Result<std::int64_t> row_bytes = KvPageRowBytes(*resolved, "KvCache::Create");
+  if (!row_bytes.ok()) return row_bytes.status();
+  if (params.capacity_bytes < *row_bytes)
+    return Invalid("Create", "capacity_bytes = ", params.capacity_bytes, " is less than ",
+                   *row_bytes, ", one page of ", resolved->page_size, " tokens for each KV head");
+  if (params.max_tokens < 1)
+    return Invalid("Create", "max_tokens = ", params.max_tokens, "; expected 1 or more");
+  if (!params.isa.has_value()) {
+    const Result<Isa> isa = SelectIsa();
+    if (!isa.ok()) return isa.status();
+    resolved->isa = *isa;
+  }
+  if (Status status = CheckIsa(*resolved->isa); !status.ok()) return status;
+  Result<std::unique_ptr<Impl>> impl = Impl::Create(std::move(*resolved));
+  if (!impl.ok()) return impl.status();
+  return KvCache(std::move(*impl));
+}
+
+KvCache::KvCache(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+KvCache::KvCache(KvCache&&) noexcept = default;
+KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+KvCache::~KvCache() = default;
+
+Result<SequenceId> KvCache::CreateSequence() { return impl_->CreateSequence(); }
+
+Status KvCache::FreeSequence(SequenceId sequence) {
+  if (Status status = CheckSequence(*impl_, "FreeSequence", sequence); !status.ok()) return status;
+  impl_->FreeSequence(sequence);
+  return Status();
+}
+
+Status KvCache::Reserve(SequenceId sequence, std::int64_t count) {
+  if (Status status = CheckSequence(*impl_, "Reserve", sequence); !status.ok()) return status;
+  if (count < 0) return Invalid("Reserve", "count = ", count, "; expected 0 or more");
+  return impl_->Reserve(sequence, count);
+}
+
+Status KvCache::Truncate(SequenceId sequence, std::int64_t length) {
+  if (Status status = CheckSequence(*impl_, "Truncate", sequence); !status.ok()) return status;
+  if (length < 0 || length > impl_->Length(sequence))
+    return Invalid("Truncate", "length = ", length, "; expected 0..", impl_->Length(sequence));
+  impl_->Truncate(sequence, length);
+  return Status();
+}
+
+Status KvCache::Write(SequenceId sequence, std::int64_t layer, std::int64_t position,
+                      std::int64_t count, const float* k, const float* v, std::int64_t k_stride,
+                      std::int64_t v_stride) {
+  if (Status status = CheckSequence(*impl_, "Write", sequence); !status.ok()) return status;
+  if (Status status = CheckLayer(*impl_, "Write", layer); !status.ok()) return status;
+  const std::int64_t length = impl_->Length(sequence);
+  if (position < 0 || count < 0 || position > length || count > length - position)
+    return Invalid("Write", "position = ", position, ", count = ", count, "; only ", length,
+                   " tokens are reserved");
+  const KvLayerShape& shape = impl_->params().layers[static_cast<std::size_t>(layer)];
+  const std::int64_t k_row = shape.num_kv_heads * shape.head_dim;
+  const std::int64_t v_row = shape.num_kv_heads * shape.head_dim_v;
+  if (k_stride == 0) k_stride = k_row;
+  if (v_stride == 0) v_stride = v_row;
+  if (Status status = CheckStride("k_stride", k_stride, k_row); !status.ok()) return status;
+  if (Status status = CheckStride("v_stride", v_stride, v_row); !status.ok()) return status;
+  if (count == 0) return Status();
+  if (k == nullptr || v == nullptr)
+    return Invalid("Write", (k == nullptr ? "k" : "v"), " is null; expected ", count, " rows");
+  TeamState state;
+  Worker alone(state, 0, 1);
+  impl_->WriteOn(alone, sequence, layer, position, count, k, v, k_stride, v_stride);
+  return Status();
+}
+
+Status KvCache::Read(SequenceId sequence, std::int64_t layer, std::int64_t head,
+                     std::int64_t position, float* k, float* v) const {
+  if (Status status = CheckSequence(*impl_, "Read", sequence); !status.ok()) return status;
+  if (Status status = CheckLayer(*impl_, "Read", layer); !status.ok()) return status;
+  const KvLayerShape& shape = impl_->params().layers[static_cast<std::size_t>(layer)];
+  if (Status status = CheckIndex("Read", "head", head, shape.num_kv_heads); !status.ok())
+    return status;
+  const std::int64_t length = impl_->Length(sequence);
+  if (Status status = CheckIndex("Read", "position", position, length); !status.ok()) return status;
+  impl_->ReadRow(sequence, layer, head, position, k, v);
+  return Status();
+}
+
+std::int64_t KvCache::length(SequenceId sequence) const noexcept {
+  return impl_->Has(sequence) ? impl_->Length(sequence) : -1;
+}
+
+const KvCacheParams& KvCache::params() const noexcept { return impl_->params(); }
+
+KvUsage KvCache::usage() const { return impl_->Usage(); }
+
+Result<KvUsage> KvCache::usage(SequenceId sequence) const {
+  if (Status status = CheckSequence(*impl_, "usage", sequence); !status.ok()) return status;
+  return impl_->Usage(sequence);
+}
+
+std::int64_t KvCache::bytes_per_token() const noexcept {
+  const std::int64_t page_size = impl_->params().page_size;
+  return (impl_->page_row_bytes() + page_size - 1) / page_size;
+}
+
+Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t sequences,
+                                     std::int64_t tokens) {
+  const Result<KvCacheParams> resolved = ResolveKvShapes(params, "KvCapacityBytes");
+  if (!resolved.ok()) return resolved.status();
+  const Result<std::int64_t> row_bytes = KvPageRowBytes(*resolved, "KvCapacityBytes");
+  if (!row_bytes.ok()) return row_bytes.status();
+  std::ostringstream message;
+  message << "KvCapacityBytes: sequences = " << sequences << ", tokens = " << tokens;
+  if (sequences < 1 || tokens < 1) {
+    message << "; expected 1 or more of each";
+    return Status(StatusCode::kInvalidArgument, message.str());
+  }
+  std::int64_t bytes = tokens / resolved->page_size + (tokens % resolved->page_size != 0);
+  if (__builtin_mul_overflow(bytes, sequences, &bytes) ||
+      __builtin_mul_overflow(bytes, *row_bytes, &bytes)) {
+    message << " need more than 2^63 - 1 bytes";
+    return Status(StatusCode::kInvalidArgument, message.str());
+  }
+  return bytes;
+}
+
+}  // namespace manyhead
