@@ -1,8 +1,8 @@
 #include "kernels/kernel_table.h"
-#include "kernels/kv_rows_x86.inl.h"
+#include "kernels/kv_rows.inl.h"
 
 namespace manyhead::kernels::avx512 {
 
-constinit const KvKernels kKv = {&StoreRows<X86>, &LoadRow};
+constinit const KvKernels kKv = {&StoreRows, &LoadRow};
 
 }  // namespace manyhead::kernels::avx512

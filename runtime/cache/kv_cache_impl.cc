@@ -132,7 +132,11 @@ Result<SequenceId> KvCache::Impl::CreateSequence() {
               << kMaxSlots;
       return Status(StatusCode::kUnsupported, message.str());
     }
-    free_slots_.reserve(slots_.size() + 1);  // for FreeSequence, which must not fail
+    if (slots_.size() == slots_.capacity()) {
+      const std::size_t grown = std::max<std::size_t>(8, 2 * slots_.size());
+      free_slots_.reserve(grown);  // for FreeSequence, which must not fail
+      slots_.reserve(grown);
+    }
     slots_.push_back({0, std::move(sequence)});
     return MakeId(static_cast<std::uint32_t>(slots_.size() - 1), 0);
   }
