@@ -24,10 +24,12 @@ struct KvCacheParams {
   std::vector<KvLayerShape> layers;
   KvType k_type = KvType::kF16;
   KvType v_type = KvType::kF16;
-  std::int64_t page_size = 0;  ///< N, tokens of a page, a multiple of 16; 0 selects the default
-  std::int64_t capacity_bytes = 0;  ///< hard cap on the bytes of all pages
-  std::int64_t max_tokens = 0;      ///< most tokens of one sequence, at least 1
-  std::optional<Isa> isa;           ///< of the packing kernels; default SelectIsa()
+  std::int64_t page_size = 0;  ///< N, tokens of a page, a multiple of 16; 0 selects 64
+  /// Hard cap on the bytes of all pages, at least one page for each KV head of each layer. Only
+  /// pages in use take memory, so a large cap costs nothing but address space.
+  std::int64_t capacity_bytes = 0;
+  std::int64_t max_tokens = 0;  ///< most tokens of one sequence, at least 1
+  std::optional<Isa> isa;       ///< of the packing kernels; default SelectIsa()
 };
 
 /// Bytes of pages held, by layer and KV head; the sum is what is allocated from the pool.
@@ -42,9 +44,16 @@ struct KvUsage {
 /// A step appends tokens in three parts: Reserve room for them on every layer (the only part that
 /// can fail), Write each layer's rows, and they count as soon as Reserve has returned. All
 /// validation comes before any change: after an error the cache is as it was, and smaller requests
-/// still work. Threads  one thread changes a cache at a time; reading is concurrent.
+/// still work. Pages that Truncate or FreeSequence give back leave the process's memory at once and
+/// serve every layer, whatever its page size.
+///
+/// Errors   kInvalidArgument, naming the argument and both values; Create also kUnsupported for an
+///          instruction set this CPU lacks or address space the system refuses. Running out of
+///          memory for page tables throws bad_alloc, with nothing changed.
+/// Threads  one thread changes a cache at a time; reading is concurrent.
 class KvCache {
  public:
+  /// `params()` of the result has the defaults filled in.
   static Result<KvCache> Create(const KvCacheParams& params);
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;
@@ -61,8 +70,11 @@ class KvCache {
   /// Drops every token from position `length` on, and the pages that hold none of the rest.
   Status Truncate(SequenceId sequence, std::int64_t length);
 
-  /// Stores rows [position, position + count) of one layer: k [count, K, D], v [count, K, Dv], f32,
-  /// token strides `k_stride` and `v_stride` in elements (0 = dense), rounded to the cache's types.
+  /// Stores the reserved rows [position, position + count) of one layer: k [count, K, D], v [count,
+  /// K, Dv], f32, token strides `k_stride` and `v_stride` in elements (0 = dense).
+  ///
+  /// Accuracy rounded to nearest even of the cache's types; what f16 cannot hold becomes infinity,
+  ///          NaN stays NaN. The same bits on every instruction set.
   Status Write(SequenceId sequence, std::int64_t layer, std::int64_t position, std::int64_t count,
                const float* k, const float* v, std::int64_t k_stride = 0,
                std::int64_t v_stride = 0);
@@ -77,7 +89,8 @@ class KvCache {
   KvUsage usage() const;
   /// Of one sequence.
   Result<KvUsage> usage(SequenceId sequence) const;
-  /// Bytes one token takes over all layers and heads (a page's bytes / page_size, summed).
+  /// Bytes one token takes over all layers and heads: of the pages of page_size tokens, divided by
+  /// page_size and rounded up.
   std::int64_t bytes_per_token() const noexcept;
 
   /// For other rooms of this library only: incomplete outside it.
@@ -90,7 +103,8 @@ class KvCache {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The least capacity_bytes that holds `sequences` sequences of `tokens` tokens each.
+/// The least capacity_bytes that holds `sequences` sequences of `tokens` tokens each, both at least
+/// 1; capacity_bytes and max_tokens of `params` are ignored.
 Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t sequences,
                                      std::int64_t tokens);
 
