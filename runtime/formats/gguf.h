@@ -46,7 +46,7 @@ struct GgufTensor {
 
 /// A GGUF file of version 2 or 3, mapped read-only. Everything is checked when it is opened: every
 /// count, length, offset and alignment against the file's size, with no allocation larger than the
-/// file (or 64 KiB).
+/// file (or 16 MiB).
 ///
 /// Refused although a lenient reader could go on: two keys or two tensors of the same name, tensors
 /// that share bytes, arrays of arrays, dimensions of 0. Names and strings may hold any bytes:

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "runtime/formats/printable.h"
 
@@ -22,11 +23,18 @@ constexpr std::uint32_t kMaxDims = 4;
 // The shortest key (one letter, one byte) and tensor (one letter, one dimension) in the file.
 constexpr std::uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
-// Files smaller than this may have more memory than bytes.
-constexpr std::uint64_t kFreeBytes = 65536;
+// Files smaller than this may need an index larger than they are.
+constexpr std::uint64_t kFreeBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kIndexBytesPerTensor = sizeof(GgufTensor) + 16;
 
 std::string Text(std::uint64_t value) { return std::to_string(value); }
+
+// Only for messages: building them for every key would cost more than reading it.
+std::string KeyText(std::string_view name) { return "key '" + Printable(name) + "'"; }
+std::string TensorText(std::string_view name) { return "tensor '" + Printable(name) + "'"; }
+std::string NameText(const char* kind, std::uint64_t index, std::uint64_t count) {
+  return std::string("the name of ") + kind + " " + Text(index + 1) + " of " + Text(count);
+}
 
 /// One pass over a file's header.
 class Parser {
@@ -42,14 +50,14 @@ class Parser {
   Status CheckVersion(std::uint32_t version) const;
   Status ParseKeys();
   Status ParseKey(std::uint64_t number);
-  Status ParseArray(const std::string& what);
-  Status CheckBools(const std::string& what, std::uint64_t count);
+  Status ParseArray(std::string_view key);
+  Status CheckBools(std::string_view key, std::uint64_t count);
   Status IndexKeys();
   Status FindAlignment();
   Status ParseTensors();
   Status ParseTensor(std::uint64_t number);
-  Status ParseShape(const std::string& what, GgufTensor* tensor);
-  Status SizeTensor(const std::string& what, std::uint32_t type_id, GgufTensor* tensor) const;
+  Status ParseShape(GgufTensor* tensor);
+  Status SizeTensor(std::uint32_t type_id, GgufTensor* tensor) const;
   Status IndexTensors();
   Status PlaceTensors();
   Status CheckOverlap() const;
@@ -64,7 +72,8 @@ class Parser {
     return Error("the file of " + Text(bytes_.size()) + " bytes ends inside " + what +
                  ", read up to byte " + Text(cursor_.position()));
   }
-  Status TakeText(const std::string& what, std::string_view* text);
+  /// For a string that GgufCursor::TakeString has refused.
+  Status TextError(const std::string& what);
 
   std::span<const std::byte> bytes_;
   const std::string& name_;
@@ -85,8 +94,7 @@ Result<GgufIndex> Parser::Parse() {
   return std::move(index_);
 }
 
-Status Parser::TakeText(const std::string& what, std::string_view* text) {
-  if (cursor_.TakeString(text)) return {};
+Status Parser::TextError(const std::string& what) {
   std::uint64_t length = 0;
   if (!cursor_.Take(&length)) return EndsInside(what);
   return Error(what + " is " + Text(length) + " bytes long but the file has " +
@@ -135,49 +143,49 @@ Status Parser::ParseKeys() {
 }
 
 Status Parser::ParseKey(std::uint64_t number) {
-  const std::string place = "key " + Text(number + 1) + " of " + Text(num_keys_);
   const std::size_t start = cursor_.position();
   std::string_view key;
-  if (Status status = TakeText("the name of " + place, &key); !status.ok()) return status;
+  if (!cursor_.TakeString(&key)) return TextError(NameText("key", number, num_keys_));
   if (key.empty() || key.size() > kMaxNameBytes)
-    return Error("the name of " + place + " has " + Text(key.size()) + " bytes; expected 1 to " +
-                 Text(kMaxNameBytes));
-  const std::string what = "key '" + Printable(key) + "'";
+    return Error(NameText("key", number, num_keys_) + " has " + Text(key.size()) +
+                 " bytes; expected 1 to " + Text(kMaxNameBytes));
   std::uint32_t type = 0;
-  if (!cursor_.Take(&type)) return EndsInside("the type of " + what);
+  if (!cursor_.Take(&type)) return EndsInside("the type of " + KeyText(key));
   const std::optional<std::size_t> scalar_bytes = GgufScalarBytes(type);
-  if (!scalar_bytes) return Error(what + " has value type " + Text(type) + "; expected 0 to 12");
+  if (!scalar_bytes)
+    return Error(KeyText(key) + " has value type " + Text(type) + "; expected 0 to 12");
 
   Status status;
   if (GgufType{type} == GgufType::kArray) {
-    status = ParseArray(what);
+    status = ParseArray(key);
   } else if (GgufType{type} == GgufType::kString) {
     std::string_view text;
-    status = TakeText("the string of " + what, &text);
+    if (!cursor_.TakeString(&text)) return TextError("the string of " + KeyText(key));
   } else if (GgufType{type} == GgufType::kBool) {
-    status = CheckBools(what, 1);
+    status = CheckBools(key, 1);
   } else if (!cursor_.Skip(*scalar_bytes)) {
-    return EndsInside(what);
+    return EndsInside(KeyText(key));
   }
   if (!status.ok()) return status;
   index_.keys_by_name.push_back(start);
   return {};
 }
 
-Status Parser::ParseArray(const std::string& what) {
+Status Parser::ParseArray(std::string_view key) {
   std::uint32_t type = 0;
   std::uint64_t count = 0;
-  if (!cursor_.Take(&type) || !cursor_.Take(&count)) return EndsInside(what);
+  if (!cursor_.Take(&type) || !cursor_.Take(&count)) return EndsInside(KeyText(key));
   const std::optional<std::size_t> element_bytes = GgufScalarBytes(type);
   if (!element_bytes)
-    return Error(what + " is an array of value type " + Text(type) + "; expected 0 to 12");
+    return Error(KeyText(key) + " is an array of value type " + Text(type) + "; expected 0 to 12");
   if (GgufType{type} == GgufType::kArray)
-    return Error(what + " is an array of arrays; expected numbers, bools or strings");
+    return Error(KeyText(key) + " is an array of arrays; expected numbers, bools or strings");
   const std::size_t least_bytes = GgufType{type} == GgufType::kString ? 8 : *element_bytes;
   if (count > cursor_.remaining() / least_bytes)
-    return Error(what + " is an array of " + Text(count) + " " + GgufTypeName(GgufType{type}) +
-                 " but the file has " + Text(cursor_.remaining()) + " bytes left");
-  if (GgufType{type} == GgufType::kBool) return CheckBools(what, count);
+    return Error(KeyText(key) + " is an array of " + Text(count) + " " +
+                 GgufTypeName(GgufType{type}) + " but the file has " + Text(cursor_.remaining()) +
+                 " bytes left");
+  if (GgufType{type} == GgufType::kBool) return CheckBools(key, count);
   if (GgufType{type} != GgufType::kString) {
     cursor_.Skip(count * *element_bytes);
     return {};
@@ -185,16 +193,17 @@ Status Parser::ParseArray(const std::string& what) {
   std::string_view text;
   for (std::uint64_t i = 0; i < count; ++i) {
     if (cursor_.TakeString(&text)) continue;
-    return TakeText("string " + Text(i + 1) + " of " + Text(count) + " of " + what, &text);
+    return TextError("string " + Text(i + 1) + " of " + Text(count) + " of " + KeyText(key));
   }
   return {};
 }
 
-Status Parser::CheckBools(const std::string& what, std::uint64_t count) {
+Status Parser::CheckBools(std::string_view key, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
     std::uint8_t value = 0;
-    if (!cursor_.Take(&value)) return EndsInside(what);
-    if (value > 1) return Error(what + " is a bool of value " + Text(value) + "; expected 0 or 1");
+    if (!cursor_.Take(&value)) return EndsInside(KeyText(key));
+    if (value > 1)
+      return Error(KeyText(key) + " is a bool of value " + Text(value) + "; expected 0 or 1");
   }
   return {};
 }
@@ -239,50 +248,49 @@ Status Parser::ParseTensors() {
 }
 
 Status Parser::ParseTensor(std::uint64_t number) {
-  const std::string place = "tensor " + Text(number + 1) + " of " + Text(num_tensors_);
   GgufTensor tensor;
-  if (Status status = TakeText("the name of " + place, &tensor.name); !status.ok()) return status;
+  if (!cursor_.TakeString(&tensor.name)) return TextError(NameText("tensor", number, num_tensors_));
   if (tensor.name.empty() || tensor.name.size() > kMaxNameBytes)
-    return Error("the name of " + place + " has " + Text(tensor.name.size()) +
+    return Error(NameText("tensor", number, num_tensors_) + " has " + Text(tensor.name.size()) +
                  " bytes; expected 1 to " + Text(kMaxNameBytes));
-  const std::string what = "tensor '" + Printable(tensor.name) + "'";
-  if (Status status = ParseShape(what, &tensor); !status.ok()) return status;
+  if (Status status = ParseShape(&tensor); !status.ok()) return status;
   std::uint32_t type_id = 0;
   std::uint64_t offset = 0;
-  if (!cursor_.Take(&type_id) || !cursor_.Take(&offset)) return EndsInside(what);
-  if (Status status = SizeTensor(what, type_id, &tensor); !status.ok()) return status;
+  if (!cursor_.Take(&type_id) || !cursor_.Take(&offset)) return EndsInside(TensorText(tensor.name));
+  if (Status status = SizeTensor(type_id, &tensor); !status.ok()) return status;
   if (offset % alignment_ != 0)
-    return Error(what + ": offset = " + Text(offset) +
+    return Error(TensorText(tensor.name) + ": offset = " + Text(offset) +
                  " is not a multiple of the alignment = " + Text(alignment_));
   index_.tensors.push_back(tensor);
   data_offsets_.push_back(offset);
   return {};
 }
 
-Status Parser::ParseShape(const std::string& what, GgufTensor* tensor) {
+Status Parser::ParseShape(GgufTensor* tensor) {
   std::uint32_t num_dims = 0;
-  if (!cursor_.Take(&num_dims)) return EndsInside(what);
+  if (!cursor_.Take(&num_dims)) return EndsInside(TensorText(tensor->name));
   if (num_dims < 1 || num_dims > kMaxDims)
-    return Error(what + ": n_dims = " + Text(num_dims) + "; expected 1 to " + Text(kMaxDims));
+    return Error(TensorText(tensor->name) + ": n_dims = " + Text(num_dims) + "; expected 1 to " +
+                 Text(kMaxDims));
   tensor->num_dims = static_cast<int>(num_dims);
   for (std::uint32_t i = 0; i < num_dims; ++i) {
     std::int64_t& dim = tensor->shape[i];
-    if (!cursor_.Take(&dim)) return EndsInside(what);
+    if (!cursor_.Take(&dim)) return EndsInside(TensorText(tensor->name));
     if (dim < 1)
-      return Error(what + ": dimension " + Text(i) + " = " + std::to_string(dim) +
-                   "; expected at least 1");
+      return Error(TensorText(tensor->name) + ": dimension " + Text(i) + " = " +
+                   std::to_string(dim) + "; expected at least 1");
   }
   return {};
 }
 
-Status Parser::SizeTensor(const std::string& what, std::uint32_t type_id,
-                          GgufTensor* tensor) const {
+Status Parser::SizeTensor(std::uint32_t type_id, GgufTensor* tensor) const {
   const std::optional<WeightBlock> block = FindWeightBlock(type_id);
   if (!block)
-    return Unsupported(what + ": type id " + Text(type_id) + " is not one this library can read");
+    return Unsupported(TensorText(tensor->name) + ": type id " + Text(type_id) +
+                       " is not one this library can read");
   tensor->type = WeightType{static_cast<std::uint8_t>(type_id)};
   if (tensor->cols() % block->elements != 0)
-    return Error(what + ": dimension 0 = " + std::to_string(tensor->cols()) +
+    return Error(TensorText(tensor->name) + ": dimension 0 = " + std::to_string(tensor->cols()) +
                  " is not a multiple of the block of " + WeightTypeName(tensor->type) + " = " +
                  std::to_string(block->elements));
   std::int64_t size = tensor->cols() / block->elements;
@@ -296,8 +304,9 @@ Status Parser::SizeTensor(const std::string& what, std::uint32_t type_id,
   if (overflow) {
     std::string shape = std::to_string(tensor->shape[0]);
     for (int i = 1; i < tensor->num_dims; ++i) shape += " x " + std::to_string(tensor->shape[i]);
-    return Error(what + ": the size of " + shape + " " + WeightTypeName(tensor->type) +
-                 " overflows; the file has " + Text(bytes_.size()) + " bytes");
+    return Error(TensorText(tensor->name) + ": the size of " + shape + " " +
+                 WeightTypeName(tensor->type) + " overflows; the file has " + Text(bytes_.size()) +
+                 " bytes");
   }
   tensor->size_bytes = size;
   return {};

@@ -24,7 +24,7 @@ struct GgufIndex {
 
 /// Checks `bytes`, the whole file, and indexes it; views in the result point into `bytes`. `name`
 /// stands for the file in messages. Takes time in proportion to the header (times the logarithm of
-/// its counts) and less memory than the file, or 64 KiB.
+/// its counts) and less memory than the file, or 16 MiB.
 Result<GgufIndex> ParseGguf(std::span<const std::byte> bytes, const std::string& name);
 
 /// The key at `offset` of a checked file, and its value.

@@ -72,10 +72,10 @@ class ByteWriter {
 class GgufWriter {
  public:
   struct Tensor {
-    std::string name;
-    std::vector<std::int64_t> shape;  ///< innermost dimension first
+    std::string name = {};
+    std::vector<std::int64_t> shape = {};  ///< innermost dimension first
     std::uint32_t type_id = 0;
-    std::string data;
+    std::string data = {};
     std::int64_t offset = -1;    ///< in the data section; -1 puts the data behind the tensor before
     std::int64_t num_dims = -1;  ///< -1: as many as `shape` has
   };

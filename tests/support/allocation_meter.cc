@@ -1,0 +1,33 @@
+#include "tests/support/allocation_meter.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+std::atomic<std::size_t> g_largest = 0;
+std::atomic<std::size_t> g_count = 0;
+
+}  // namespace
+
+// In a file of its own: where the compiler sees both bodies, it takes free() for a mistake.
+void* operator new(std::size_t size) {
+  ++g_count;
+  std::size_t largest = g_largest;
+  while (size > largest && !g_largest.compare_exchange_weak(largest, size)) {
+  }
+  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
+  throw std::bad_alloc();
+}
+
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace manyhead::testing {
+
+void ResetAllocationMeter() noexcept { g_largest = g_count = 0; }
+std::size_t LargestAllocationBytes() noexcept { return g_largest; }
+std::size_t NumAllocations() noexcept { return g_count; }
+
+}  // namespace manyhead::testing

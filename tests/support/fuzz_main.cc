@@ -1,0 +1,75 @@
+// Runs a fuzz target without libFuzzer.
+//
+//   NAME                   its seeds and 20,000 damaged variants, the same ones each time
+//   NAME FILE...           the files, e.g. the crash that a fuzzer has found
+//   NAME --write-seeds DIR the seeds as files, to start a fuzzer from
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/fuzz.h"
+
+namespace {
+
+void Run(const std::string& input) {
+  LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(input.data()), input.size());
+}
+
+/// `seed` with up to four changes of the kinds that break length fields.
+std::string Damaged(std::string input, std::mt19937* random) {
+  constexpr std::uint64_t kNumbers[] = {0, 1, 0xFF, 0xFFFF, 1U << 31, ~0U, 1ULL << 63, ~0ULL};
+  for (std::uint32_t changes = 1 + (*random)() % 4; changes > 0 && !input.empty(); --changes) {
+    const std::size_t place = (*random)() % input.size();
+    switch ((*random)() % 4) {
+      case 0:
+        input[place] = static_cast<char>(input[place] ^ 1 << (*random)() % 8);
+        break;
+      case 1: {
+        const std::uint64_t number = kNumbers[(*random)() % std::size(kNumbers)];
+        std::memcpy(input.data() + place, &number, std::min(input.size() - place, sizeof number));
+        break;
+      }
+      case 2:
+        input.erase(place, 1 + (*random)() % 16);
+        break;
+      default:
+        input.insert(place, input.substr((*random)() % input.size(), 1 + (*random)() % 32));
+    }
+  }
+  return input;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> seeds = FuzzSeeds();
+  if (argc == 3 && std::strcmp(argv[1], "--write-seeds") == 0) {
+    for (std::size_t i = 0; i < seeds.size(); ++i)
+      std::ofstream(std::string(argv[2]) + "/seed" + std::to_string(i), std::ios::binary)
+          << seeds[i];
+    return 0;
+  }
+  if (argc > 1) {
+    for (int i = 1; i < argc; ++i) {
+      std::ifstream file(argv[i], std::ios::binary);
+      if (!file) {
+        std::fprintf(stderr, "%s: cannot open\n", argv[i]);
+        return 1;
+      }
+      Run(std::string(std::istreambuf_iterator<char>(file), {}));
+    }
+    return 0;
+  }
+  for (const std::string& seed : seeds) Run(seed);
+  constexpr int kVariants = 20000;
+  std::mt19937 random(1);
+  for (int i = 0; i < kVariants; ++i) Run(Damaged(seeds[i % seeds.size()], &random));
+  std::printf("%zu seeds and %d variants: no fault\n", seeds.size(), kVariants);
+}
