@@ -1,7 +1,83 @@
 #pragma once
 
+#include <cstdint>
+
+#include "kernels/kv_layout.h"
+#include "manyhead/types.h"
+
+/// Softmax attention of a tile of query rows against a block of keys, as plain function pointers.
+///
+/// A row is one query head at one query position; the rows of a tile share a KV head, so they share
+/// each key and value that is read. Per row the arithmetic is a fixed sequence: keys in ascending
+/// order, in blocks that begin at multiples of kAttentionBlock and splits that begin at multiples
+/// of kAttentionSplit, each logit one chain of FMAs over head_dim. Nothing in it depends on what
+/// other rows share the tile, so one prefill, any chunks of it and single decode steps give the
+/// same bits.
+
 namespace manyhead::kernels {
 
-struct AttentionKernels {};
+inline constexpr std::int64_t kAttentionRows = 48;    ///< most rows of a tile
+inline constexpr std::int64_t kAttentionBlock = 64;   ///< keys between two updates of the maximum
+inline constexpr std::int64_t kAttentionSplit = 512;  ///< keys that share one running state
+inline constexpr std::int64_t kAttentionTiles = kAttentionBlock / kKvTile;
+
+/// The running maximum, denominator and weighted sum of values of each row: [rows], [rows] and
+/// [rows, v_row], aligned to 64 bytes; m and d have room for kAttentionRows.
+struct AttentionState {
+  float* m = nullptr;
+  float* d = nullptr;
+  float* o = nullptr;
+};
+
+/// A tile of query rows.
+struct AttentionTile {
+  std::int64_t rows = 0;                    ///< 1..kAttentionRows
+  std::int64_t head_dim = 0;                ///< D
+  std::int64_t v_row = 0;                   ///< Dp, a multiple of kKvTile
+  const float* q = nullptr;                 ///< as pack_queries wrote it
+  const std::int64_t* first_key = nullptr;  ///< [rows] the row sees positions first_key <= s
+  const std::int64_t* end_key = nullptr;    ///< [rows] ... and s < end_key
+  float* probs = nullptr;                   ///< scratch [rows, kAttentionBlock], 64-byte aligned
+  AttentionState state;
+};
+
+/// Keys [begin, end) within one block, as tiles of kKvTile tokens; tile i holds the positions from
+/// first + i * kKvTile on. The rest of a tile may hold anything.
+struct AttentionBlock {
+  const void* k[kAttentionTiles] = {};  ///< [D][kKvTile] of k_type
+  const void* v[kAttentionTiles] = {};  ///< first of kKvTile rows of v_type, v_stride apart
+  std::int64_t v_stride = 0;            ///< elements; the first v_row of each row are readable
+  std::int64_t tiles = 0;               ///< 1..kAttentionTiles
+  std::int64_t first = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t head_dim_v = 0;  ///< Dv
+  KvType k_type = KvType::kF32;
+  KvType v_type = KvType::kF32;
+};
+
+struct AttentionKernels {
+  /// An empty state: m = -inf, d = 0, o = 0.
+  void (*reset)(const AttentionState& state, std::int64_t rows, std::int64_t v_row);
+  /// Brings query rows, times `scale`, into the order in which `attend` reads them.
+  void (*pack_queries)(const float* const* q, std::int64_t rows, std::int64_t head_dim, float scale,
+                       float* packed);
+  /// `count` <= kKvTile rows of keys, `stride` apart, to one tile [D][kKvTile], the rest 0.
+  void (*pack_keys)(const float* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim,
+                    float* tile);
+  /// `count` rows of values, `stride` apart, to rows of v_row elements, the rest 0.
+  void (*pack_values)(const float* v, std::int64_t stride, std::int64_t count,
+                      std::int64_t head_dim_v, std::int64_t v_row, float* rows);
+  /// n elements of `type` to f32; n a multiple of kKvTile.
+  void (*widen)(KvType type, const void* from, std::int64_t n, float* to);
+  /// Takes the keys and values of `block` into the state of each row that sees them.
+  void (*attend)(const AttentionTile& tile, const AttentionBlock& block);
+  /// Joins `part`, which holds later keys, to `total`.
+  void (*merge)(const AttentionState& total, const AttentionState& part, std::int64_t rows,
+                std::int64_t v_row);
+  /// out[r] = o / d, zeros where no key was seen; *lse[r] = m + log d; lse may be null.
+  void (*finish)(const AttentionState& state, std::int64_t rows, std::int64_t head_dim_v,
+                 std::int64_t v_row, float* const* out, float* const* lse);
+};
 
 }  // namespace manyhead::kernels
