@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/attention_kernels.h"
+#include "manyhead/attention.h"
+#include "manyhead/kv_cache.h"
+#include "runtime/platform/team.h"
+
+namespace manyhead {
+
+/// An AttentionPlan for code that runs its own parallel region: Prepare once per step and layer
+/// shape, outside the region, then RunOn for each layer of that shape, on every thread.
+///
+/// Work is cut into items of (request, KV head, tile of kAttentionRows rows). When those are too
+/// few to keep the threads busy, an item covers one split of the keys only and leaves a partial
+/// state; the parts are joined in the order of the keys, exactly as one thread would join them, so
+/// which way was taken shows in the time, not in the bits.
+struct AttentionPlan::Impl {
+ public:
+  /// `params` are valid, and resolved: no 0 that stands for a default, isa set.
+  explicit Impl(const AttentionParams& params);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  const AttentionParams& params() const noexcept { return params_; }
+  std::int64_t scratch_bytes() const noexcept { return scratch_floats_ * kFloatBytes; }
+
+  /// Checks everything about the next RunOn calls but their layer's shape, and cuts the work.
+  /// `function` begins the message of an error.
+  Status Prepare(const KvCache& cache, std::span<const SequenceId> sequences,
+                 const std::int64_t* qo_indptr, const char* function) noexcept;
+  Status Prepare(std::int64_t q_len, std::int64_t kv_len, const float* k, const float* v,
+                 const char* function) noexcept;
+
+  /// Whether this plan's shape is that of `layer`.
+  Status CheckLayer(const KvCache& cache, std::int64_t layer, const char* function) const noexcept;
+
+  /// Query tokens of the last Prepare.
+  std::int64_t q_len() const noexcept { return q_len_; }
+
+  /// Attention of what Prepare saw, over `layer` of its cache (ignored for plain tensors). Every
+  /// thread of a team of at most params().threads calls it with the same arguments; ends with a
+  /// barrier. The sequences' lengths are still those that Prepare saw. lse may be null.
+  void RunOn(Worker& worker, std::int64_t layer, const float* q, float* out, float* lse) noexcept;
+
+ private:
+  static constexpr std::int64_t kFloatBytes = sizeof(float);
+
+  struct Request {
+    SequenceId sequence{};
+    std::int64_t q_begin = 0;
+    std::int64_t q_len = 0;
+    std::int64_t kv_len = 0;
+    std::int64_t tiles = 0;         ///< of rows, per KV head
+    std::int64_t splits = 0;        ///< 0: an item takes all keys and writes the result
+    std::int64_t first_split = 0;   ///< the first that any row sees
+    std::int64_t first_item = 0;    ///< items of the requests before this one
+    std::int64_t first_merge = 0;   ///< tiles to merge of the requests before this one
+    std::int64_t parts_offset = 0;  ///< of its partial states, in floats from parts_
+  };
+
+  /// One thread's memory.
+  struct Scratch {
+    float* q;
+    float* probs;
+    float* k;  ///< a block of keys as f32 tiles
+    float* v;  ///< a block of values as f32 rows
+    kernels::AttentionState total;
+    kernels::AttentionState part;
+  };
+
+  struct Tensors {
+    std::int64_t layer;
+    const float* q;
+    float* out;
+    float* lse;
+  };
+  class Tile;      ///< rows, what they see, where they come from and go to
+  class KvSource;  ///< blocks of one head's keys and values
+
+  std::int64_t group() const noexcept { return params_.num_heads / params_.num_kv_heads; }
+  /// Floats of the partial states of one KV head's rows in one split.
+  std::int64_t PartFloats(std::int64_t rows) const noexcept;
+  kernels::AttentionState PartOf(const Request& request, std::int64_t head, std::int64_t tile,
+                                 std::int64_t part) const noexcept;
+  Scratch ScratchOf(int thread) const noexcept;
+  Status AddRequest(std::int64_t index, SequenceId sequence, std::int64_t q_len,
+                    std::int64_t kv_len, const char* function) noexcept;
+  void CutItems() noexcept;
+  void RunItem(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
+  void MergeTile(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
+  void AttendKeys(const Tile& tile, const KvSource& source, const Scratch& scratch,
+                  std::int64_t begin, std::int64_t end,
+                  const kernels::AttentionState& state) const noexcept;
+
+  AttentionParams params_;
+  const kernels::AttentionKernels* kernels_;
+  std::int64_t v_row_ = 0;  ///< Dv rounded up to a K tile
+
+  struct FreeScratch {
+    void operator()(float* memory) const noexcept;
+  };
+  std::int64_t thread_floats_ = 0;
+  std::int64_t parts_floats_ = 0;
+  std::int64_t scratch_floats_ = 0;
+  std::unique_ptr<float, FreeScratch> scratch_;  ///< threads' parts, then partial states
+
+  // What the last Prepare saw.
+  const KvCache* cache_ = nullptr;  ///< null: plain tensors k_ and v_
+  const float* k_ = nullptr;
+  const float* v_ = nullptr;
+  std::vector<Request> requests_;  ///< room for max_q_len
+  std::int64_t num_requests_ = 0;
+  std::int64_t q_len_ = 0;
+  std::int64_t items_ = 0;
+  std::int64_t merges_ = 0;
+};
+
+}  // namespace manyhead
