@@ -452,6 +452,12 @@ TEST(KvCapacityBytes, RefusesWhatHasNoAnswer) {
     EXPECT_EQ(bytes.status().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(bytes.status().message(), HasSubstr(c.message));
   }
+  KvCacheParams endless = params;
+  endless.layers.assign(1 << 18, {65536, 1024, 1024});
+  endless.page_size = 65536;
+  endless.k_type = endless.v_type = KvType::kF32;
+  EXPECT_THAT(KvCapacityBytes(endless, 1, 1).status().message(),
+              HasSubstr("one page of each KV head of 262144 layers exceeds 2^63 - 1 bytes"));
   KvCacheParams wrong = params;
   wrong.layers[0].head_dim = 1025;
   EXPECT_THAT(KvCapacityBytes(wrong, 1, 1).status().message(),
