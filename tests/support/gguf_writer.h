@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,8 +77,8 @@ class GgufWriter {
     std::vector<std::int64_t> shape = {};  ///< innermost dimension first
     std::uint32_t type_id = 0;
     std::string data = {};
-    std::int64_t offset = -1;    ///< in the data section; -1 puts the data behind the tensor before
-    std::int64_t num_dims = -1;  ///< -1: as many as `shape` has
+    std::optional<std::uint64_t> offset = {};  ///< in the data section; default: behind the last
+    std::int64_t num_dims = -1;                ///< -1: as many as `shape` has
   };
 
   GgufWriter& Add(std::string_view key, std::string_view value) {
@@ -141,8 +142,7 @@ class GgufWriter {
       for (std::int64_t dim : tensor.shape) file.Put(dim);
       data.PadTo(alignment);
       file.Put(tensor.type_id);
-      file.Put<std::uint64_t>(tensor.offset < 0 ? data.bytes().size()
-                                                : static_cast<std::uint64_t>(tensor.offset));
+      file.Put<std::uint64_t>(tensor.offset.value_or(data.bytes().size()));
       data.Raw(tensor.data);
     }
     if (!tensors_.empty()) file.PadTo(alignment);
