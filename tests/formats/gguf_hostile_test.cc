@@ -270,7 +270,11 @@ std::vector<HostileCase> TensorCases() {
        kIo,
        {"'t' of 4 bytes at data offset 64", "4 bytes of data"}},
       {"offset_wraps",
-       OneTensor({.name = "t", .shape = {16}, .data = four, .offset = ~0ULL - 31}).Bytes(),
+       OneTensor({.name = "t",
+                  .shape = {16},  // so that offset + size is 32
+                  .data = std::string(64, '\0'),
+                  .offset = ~0ULL - 31})
+           .Bytes(),
        kIo,
        {"'t' of 64 bytes at data offset 18446744073709551584"}},
       {"name_length",
