@@ -16,8 +16,8 @@ namespace manyhead {
 struct EncodeOptions {
   /// Begin and end tokens as the model asks for; false adds none.
   bool add_special = true;
-  /// Read special tokens such as "<|im_start|>" in the text as tokens; otherwise they are plain
-  /// text.
+  /// Read control tokens such as "<|im_start|>" in the text as tokens; otherwise they are plain
+  /// text. Tokens of the type "user defined", such as runs of spaces, are text and always read.
   bool parse_special = false;
 };
 
@@ -26,8 +26,10 @@ struct EncodeOptions {
 /// Threads  immutable after loading; every method may be called concurrently.
 class Tokenizer {
  public:
-  /// From the metadata of a GGUF file, which need not hold tensors.
-  /// Errors   kIoError for a bad file, kUnsupported naming the tokenizer model or pre-tokenizer.
+  /// From the metadata of a GGUF file, which need not hold tensors: tokenizer.ggml.model "llama",
+  /// "gpt2" with a known tokenizer.ggml.pre, or "gemma4".
+  /// Errors   kIoError for a bad file or vocabulary, kUnsupported naming the tokenizer model or
+  ///          pre-tokenizer.
   static Result<Tokenizer> Load(const std::string& path);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -68,7 +70,9 @@ class Tokenizer {
 /// Text of a stream of tokens, never splitting a UTF-8 character between two pieces.
 class Detokenizer {
  public:
-  explicit Detokenizer(const Tokenizer& tokenizer, bool special = false);
+  /// `tokenizer` outlives it. `continues`: the tokens follow others, so that a leading space is
+  /// part of the text and stays.
+  explicit Detokenizer(const Tokenizer& tokenizer, bool special = false, bool continues = false);
   /// The text that is complete after `id`; bytes of an unfinished character wait for the next
   /// token.
   std::string Push(TokenId id);

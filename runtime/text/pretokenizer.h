@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/status.h"
+
+struct pcre2_real_code_8;
+
+namespace manyhead {
+
+/// Splits text into the words that byte-pair merges stay inside.
+///
+/// Threads  immutable; Split may be called concurrently.
+class PreTokenizer {
+ public:
+  /// `expressions` as PreTokenizerSpec has them.
+  static Result<PreTokenizer> Create(std::span<const std::string_view> expressions);
+
+  /// The words of `text` in order; put together they are `text`. Bytes that are no valid UTF-8 form
+  /// words of their own, one for each run.
+  /// Errors   kInvalidArgument if an expression takes more steps than its limit.
+  Result<std::vector<std::string_view>> Split(std::string_view text) const;
+
+ private:
+  struct CodeDeleter {
+    void operator()(pcre2_real_code_8* code) const noexcept;
+  };
+  std::vector<std::unique_ptr<pcre2_real_code_8, CodeDeleter>> codes_;
+};
+
+}  // namespace manyhead

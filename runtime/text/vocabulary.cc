@@ -1,0 +1,219 @@
+#include "runtime/text/vocabulary.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "runtime/text/utf8.h"
+
+namespace manyhead {
+namespace {
+
+constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
+constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
+constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
+constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";  // U+2581
+
+template <class... Parts>
+Status BadFile(const Parts&... parts) {
+  std::ostringstream message;
+  message << "LoadTokenizer: ";
+  (message << ... << parts);
+  return {StatusCode::kIoError, message.str()};
+}
+
+/// Printable ASCII and Latin-1 spell themselves; the other bytes take the characters from U+0100
+/// on, in order.
+struct ByteLevelAlphabet {
+  std::array<std::array<char, 2>, 256> chars{};
+  std::array<std::uint8_t, 256> lengths{};
+  std::array<std::int16_t, 0x144> bytes{};  ///< by code point; -1 for characters of no byte
+
+  constexpr ByteLevelAlphabet() {
+    bytes.fill(-1);
+    unsigned next = 0x100;
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      const bool printable =
+          (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
+      const unsigned code = printable ? byte : next++;
+      bytes[code] = static_cast<std::int16_t>(byte);
+      if (code < 0x80) {
+        chars[byte] = {static_cast<char>(code), 0};
+        lengths[byte] = 1;
+      } else {
+        chars[byte] = {static_cast<char>(0xC0 | (code >> 6)),
+                       static_cast<char>(0x80 | (code & 0x3F))};
+        lengths[byte] = 2;
+      }
+    }
+  }
+};
+constexpr ByteLevelAlphabet kAlphabet;
+
+/// Appends the bytes that a byte-level text spells. A character that spells none stays as it is.
+void AppendByteLevel(std::string_view text, std::vector<char>* out) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<std::uint8_t>(text[i]);
+    const std::size_t length = Utf8CharLength(text.substr(i));
+    unsigned code = std::numeric_limits<unsigned>::max();
+    if (length == 1) code = lead;
+    if (length == 2) code = ((lead & 0x1Fu) << 6) | (static_cast<std::uint8_t>(text[i + 1]) & 0x3F);
+    const std::size_t used = length == 0 ? 1 : length;
+    if (code < kAlphabet.bytes.size() && kAlphabet.bytes[code] >= 0) {
+      out->push_back(static_cast<char>(kAlphabet.bytes[code]));
+    } else {
+      out->insert(out->end(), text.begin() + i, text.begin() + i + used);
+    }
+    i += used;
+  }
+}
+
+void AppendUnescaped(std::string_view text, std::vector<char>* out) {
+  while (!text.empty()) {
+    const std::size_t at = text.find(kEscapedSpace);
+    const std::string_view plain = text.substr(0, at);
+    out->insert(out->end(), plain.begin(), plain.end());
+    if (at == std::string_view::npos) return;
+    out->push_back(' ');
+    text.remove_prefix(at + kEscapedSpace.size());
+  }
+}
+
+/// The byte of "<0x41>".
+std::optional<std::uint8_t> ParseByteToken(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
+  std::uint8_t value = 0;
+  const char* end = text.data() + 5;
+  const auto [parsed, error] = std::from_chars(text.data() + 3, end, value, 16);
+  if (error != std::errc() || parsed != end) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string_view ByteLevelChar(std::uint8_t byte) noexcept {
+  return {kAlphabet.chars[byte].data(), kAlphabet.lengths[byte]};
+}
+
+Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
+  Result<std::optional<std::vector<std::string_view>>> tokens = file.GetStrings(kTokensKey);
+  if (!tokens.ok()) return tokens.status();
+  if (!tokens->has_value()) return BadFile(kTokensKey, " is missing");
+  const std::vector<std::string_view>& texts = **tokens;
+  if (texts.empty()) return BadFile(kTokensKey, " has 0 entries; expected at least 1");
+  if (texts.size() > static_cast<std::size_t>(std::numeric_limits<TokenId>::max())) {
+    return BadFile(kTokensKey, " has ", texts.size(), " entries; expected at most ",
+                   std::numeric_limits<TokenId>::max());
+  }
+
+  Vocabulary vocabulary;
+  std::size_t bytes = 0;
+  for (std::string_view text : texts) bytes += text.size();
+  vocabulary.texts_.reserve(bytes);
+  vocabulary.text_ends_.reserve(texts.size());
+  for (std::string_view text : texts) {
+    vocabulary.texts_.insert(vocabulary.texts_.end(), text.begin(), text.end());
+    vocabulary.text_ends_.push_back(vocabulary.texts_.size());
+  }
+  if (Status status = vocabulary.ReadKindsAndScores(file); !status.ok()) return status;
+  if (Status status = vocabulary.IndexTexts(); !status.ok()) return status;
+  if (Status status = vocabulary.BuildPieces(form); !status.ok()) return status;
+  return vocabulary;
+}
+
+Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
+  const std::size_t count = text_ends_.size();
+  Result<std::optional<std::vector<std::int64_t>>> types = file.GetInts(kTypesKey);
+  if (!types.ok()) return types.status();
+  kinds_.assign(count, TokenKind::kNormal);
+  if (types->has_value()) {
+    const std::vector<std::int64_t>& values = **types;
+    if (values.size() != count) {
+      return BadFile(kTypesKey, " has ", values.size(), " entries; expected ", count,
+                     " as tokenizer.ggml.tokens has");
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      if (values[i] < 0 || values[i] > static_cast<int>(TokenKind::kByte)) {
+        return BadFile(kTypesKey, "[", i, "] = ", values[i], "; expected 0..6");
+      }
+      kinds_[i] = static_cast<TokenKind>(values[i]);
+    }
+  }
+
+  Result<std::optional<std::vector<float>>> scores = file.GetFloats(kScoresKey);
+  if (!scores.ok()) return scores.status();
+  if (!scores->has_value()) return {};
+  scores_ = std::move(**scores);
+  if (scores_.size() != count) {
+    return BadFile(kScoresKey, " has ", scores_.size(), " entries; expected ", count,
+                   " as tokenizer.ggml.tokens has");
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::isnan(scores_[i])) return BadFile(kScoresKey, "[", i, "] is not a number");
+  }
+  return {};
+}
+
+Status Vocabulary::IndexTexts() {
+  byte_tokens_.fill(kNoToken);
+  ids_.reserve(kinds_.size());
+  for (TokenId id = 0; id < size(); ++id) {
+    // An empty text matches nothing, so any number of tokens may have it.
+    if (text(id).empty()) continue;
+    const auto [found, inserted] = ids_.emplace(text(id), id);
+    if (!inserted) {
+      return BadFile(kTokensKey, ": tokens ", found->second, " and ", id, " are both '", text(id),
+                     "'");
+    }
+    if (const std::optional<std::uint8_t> byte = ParseByteToken(text(id))) {
+      // Where "<0x0a>" and "<0x0A>" are both tokens, upper case is the form the models use.
+      if (byte_tokens_[*byte] == kNoToken || kind(id) == TokenKind::kByte) byte_tokens_[*byte] = id;
+    }
+  }
+  return {};
+}
+
+Status Vocabulary::BuildPieces(TextForm form) {
+  pieces_.reserve(texts_.size());
+  piece_ends_.reserve(kinds_.size());
+  for (TokenId id = 0; id < size(); ++id) {
+    switch (kind(id)) {
+      case TokenKind::kNormal:
+        if (form == TextForm::kByteLevel) {
+          AppendByteLevel(text(id), &pieces_);
+        } else {
+          AppendUnescaped(text(id), &pieces_);
+        }
+        break;
+      case TokenKind::kUnknown:
+      case TokenKind::kControl:
+      case TokenKind::kUserDefined:
+        pieces_.insert(pieces_.end(), text(id).begin(), text(id).end());
+        break;
+      case TokenKind::kByte: {
+        const std::optional<std::uint8_t> byte = ParseByteToken(text(id));
+        if (!byte) {
+          return BadFile(kTokensKey, "[", id, "] = '", text(id),
+                         "' is of type byte; expected the form '<0x41>'");
+        }
+        pieces_.push_back(static_cast<char>(*byte));
+        break;
+      }
+      case TokenKind::kUndefined:
+      case TokenKind::kUnused:
+        break;
+    }
+    piece_ends_.push_back(pieces_.size());
+  }
+  return {};
+}
+
+TokenId Vocabulary::Find(std::string_view text) const noexcept {
+  const auto found = ids_.find(text);
+  return found == ids_.end() ? kNoToken : found->second;
+}
+
+}  // namespace manyhead
