@@ -38,16 +38,23 @@ struct LinearLimits {
   MathMode math = MathMode::kFast;
 };
 
-/// Buffers, and GEMM primitives, for products up to its limits. RunLinear with it allocates nothing
-/// once each (rows, cols) panel shape has been seen.
+/// Buffers for products up to its limits, all taken at once. RunLinear allocates nothing itself;
+/// oneDNN, which serves M > kMatvecRows, takes and frees packing buffers inside a call and keeps
+/// nothing per shape.
 class LinearWorkspace {
  public:
+  /// Errors   kInvalidArgument for a size out of range; kUnsupported for an instruction set this
+  /// CPU
+  ///          lacks.
+  /// Threads  the first call with max_rows > kMatvecRows also lowers oneDNN's instruction set to
+  ///          what MANYHEAD_ISA names, for the whole process.
   static Result<LinearWorkspace> Create(const LinearLimits& limits);
   LinearWorkspace(LinearWorkspace&&) noexcept;
   LinearWorkspace& operator=(LinearWorkspace&&) noexcept;
   ~LinearWorkspace();
 
   const LinearLimits& limits() const noexcept;
+  /// Exactly what is allocated for the buffers.
   std::int64_t size_bytes() const noexcept;
 
   struct Impl;  ///< incomplete outside this room
@@ -63,8 +70,14 @@ class LinearWorkspace {
 /// cols.
 ///
 /// Few rows (M <= kMatvecRows) go to the low-bit matvec, many to oneDNN on fixed panels of weight
-/// rows, which are widened to f32 panel by panel; so results do not depend on the thread count, nor
-/// on M within either kind.
+/// rows, which are widened to f32 panel by panel.
+///
+/// Shapes   x [M, cols], M >= 0; y of each output [M, rows]. `x` is not read beyond cols.
+/// Aliasing no y overlaps x, a weight, a bias or another y.
+/// Accuracy a row of y is bitwise the same for every thread count, and for every M of the same kind
+///          (matvec or oneDNN). kFast rounds activations to int8 with a scale for each 32 (blocks
+///          of 32) or 256 (K types): the error of a product is at most sum_c |weight[c]| * s / 2
+///          with s = max |x| of c's block / 127. A NaN or infinite activation then makes NaN.
 void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::int64_t x_stride,
                std::int64_t M, std::span<const LinearOutput> outputs) noexcept;
 

@@ -1,0 +1,66 @@
+#include "runtime/linear/gemm_onednn.h"
+
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+
+#include <mutex>
+
+#include "manyhead/isa.h"
+#include "runtime/platform/dcheck.h"
+
+namespace manyhead {
+namespace {
+
+/// Makes oneDNN stay on this thread: outside of a region it would open one of its own.
+class OneThread {
+ public:
+  OneThread() noexcept : saved_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(saved_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int saved_;
+};
+
+}  // namespace
+
+void RunGemm(const GemmTask& task) noexcept {
+  MANYHEAD_DCHECK(task.M > 0 && task.N > 0 && task.K > 0);
+  bool done = false;
+  try {  // the function is C, but it generates code in C++
+    OneThread one_thread;
+    done = dnnl_sgemm('N', 'T', task.M, task.N, task.K, 1.0F, task.a, task.a_stride, task.b,
+                      task.b_stride, task.accumulate ? 1.0F : 0.0F, task.c,
+                      task.c_stride) == dnnl_success;
+  } catch (...) {
+    done = false;
+  }
+  if (!done) internal::PlainGemm(task);
+}
+
+void ConfigureGemm() noexcept {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const Result<Isa> isa = SelectIsa();
+    if (!isa.ok() || *isa == Isa::kAvx512) return;
+    // Refused when the program has used oneDNN before; its choice then stands.
+    static_cast<void>(
+        dnnl_set_max_cpu_isa(*isa == Isa::kAvx2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41));
+  });
+}
+
+void internal::PlainGemm(const GemmTask& task) noexcept {
+  for (std::int64_t m = 0; m < task.M; ++m) {
+    for (std::int64_t n = 0; n < task.N; ++n) {
+      const float* a = task.a + m * task.a_stride;
+      const float* b = task.b + n * task.b_stride;
+      float* c = task.c + m * task.c_stride + n;
+      float sum = task.accumulate ? *c : 0.0F;
+      for (std::int64_t k = 0; k < task.K; ++k) sum += a[k] * b[k];
+      *c = sum;
+    }
+  }
+}
+
+}  // namespace manyhead
