@@ -8,8 +8,9 @@ the output of
     python tools/train_bundled_model.py > tools/bundled.log
     python tools/train_bundled_model.py --reference >> tools/bundled.log
 
-with the default arguments and CPython 3.11.7. Same seed, libraries and machine type give the same file;
-elsewhere the rounding of matrix products differs and with it every weight.
+with the default arguments and CPython 3.11.7; that run was stopped after step 550 and continued with
+--checkpoint. The seed fixes the data and the initial weights. The rounding of matrix products depends on the
+machine, so a run elsewhere ends in slightly different weights.
 
 The model: a decoder of the GGUF architecture `llama` (RMSNorm, rotary positions, grouped query heads,
 SwiGLU, untied output) over bytes. It learns to continue repeated random sequences, for which it must grow
