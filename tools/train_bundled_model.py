@@ -433,7 +433,8 @@ def report_samples(w: dict[str, np.ndarray]) -> None:
         print(f"{json.dumps(text)} -> {json.dumps(decode(ids))}{' </s>' if ids[-1] == EOS else ''}")
 
 
-REFERENCE_TEXTS = ["Once upon a time", "The reader opens the book", "abcXYZ123 abcXYZ123 abc"]
+# Prompts whose continuation is certain: a story may go on with any of many equally likely words.
+REFERENCE_TEXTS = ["An attention head", "The reader opens the book", "abcXYZ123 abcXYZ123 abc"]
 
 
 def write_reference(w: dict[str, np.ndarray], path: pathlib.Path) -> None:
