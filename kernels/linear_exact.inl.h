@@ -80,12 +80,12 @@ struct SmallGroups {
       typename X::Float w[kVectors];
       X::Widen(OneRow::Sub8(Block::template Quants<OneRow>(p, 0), OneRow::Set8(Block::kOffset)), w);
       const typename X::Float d = X::Set(HalfAt(p));
-      for (auto& v : w) {
+      Unroll<kVectors>([&]<int v>() MANYHEAD_INLINE_LAMBDA {
         if constexpr (Block::kHasMin)
-          v = X::Fma(v, d, X::Set(HalfAt(p + 2)));
+          w[v] = X::Fma(w[v], d, X::Set(HalfAt(p + 2)));
         else
-          v = X::Mul(v, d);
-      }
+          w[v] = X::Mul(w[v], d);
+      });
       fn(c, kGroup, w);
     }
   }
@@ -127,13 +127,13 @@ struct SuperGroups {
     constexpr int kOffset = Block::kOffsetLog2 == 0 ? 0 : 1 << Block::kOffsetLog2;
     typename X::Float w[kVectors];
     X::Widen(OneRow::Sub8(Block::template Quants<OneRow, kIndex>(p, 0), OneRow::Set8(kOffset)), w);
-    for (int v = 0; v < kVectors; ++v) {
-      const int sub_block = kIndex + (v < kVectors / 2 ? 0 : 8);
+    Unroll<kVectors>([&]<int v>() MANYHEAD_INLINE_LAMBDA {
+      constexpr int kSubBlock = kIndex + (v < kVectors / 2 ? 0 : 8);
       if constexpr (Block::kHasMin)
-        w[v] = X::Fma(w[v], X::Set(header.scales[sub_block]), X::Set(header.offsets[sub_block]));
+        w[v] = X::Fma(w[v], X::Set(header.scales[kSubBlock]), X::Set(header.offsets[kSubBlock]));
       else
-        w[v] = X::Mul(w[v], X::Set(header.scales[sub_block]));
-    }
+        w[v] = X::Mul(w[v], X::Set(header.scales[kSubBlock]));
+    });
     fn(c + 32 * kIndex, kGroup, w);
   }
 
@@ -141,14 +141,7 @@ struct SuperGroups {
   static MANYHEAD_INLINE void ForEachGroup(const std::uint8_t* p, std::int64_t n, Fn&& fn) {
     for (std::int64_t c = 0; c < n; c += 256, p += Block::kBytes) {
       const Header header = Read(p);
-      Group<0>(p, header, c, fn);
-      Group<1>(p, header, c, fn);
-      Group<2>(p, header, c, fn);
-      Group<3>(p, header, c, fn);
-      Group<4>(p, header, c, fn);
-      Group<5>(p, header, c, fn);
-      Group<6>(p, header, c, fn);
-      Group<7>(p, header, c, fn);
+      Unroll<8>([&]<int kIndex>() MANYHEAD_INLINE_LAMBDA { Group<kIndex>(p, header, c, fn); });
     }
   }
 };
@@ -158,9 +151,10 @@ void Widen(const std::byte* blocks, std::int64_t n, float* out) {
   Groups::ForEachGroup(
       reinterpret_cast<const std::uint8_t*>(blocks), n,
       [out](std::int64_t c, int count, const typename X::Float(&w)[Groups::kVectors])
-          __attribute__((always_inline)) {
+          MANYHEAD_INLINE_LAMBDA {
             if (count == Groups::kGroup) {
-              for (int v = 0; v < Groups::kVectors; ++v) X::Store(out + c + v * X::kLanes, w[v]);
+              Unroll<Groups::kVectors>(
+                  [&]<int v>() MANYHEAD_INLINE_LAMBDA { X::Store(out + c + v * X::kLanes, w[v]); });
               return;
             }
             float rest[Groups::kGroup];
@@ -169,36 +163,39 @@ void Widen(const std::byte* blocks, std::int64_t n, float* out) {
           });
 }
 
+/// Adds a group of weights times the same columns of kM activation rows. Each row has two sums,
+/// because an FMA takes four cycles.
+template <class X, int kM, int kVectors>
+MANYHEAD_INLINE void AddProducts(const typename X::Float (&w)[kVectors], const float* x,
+                                 std::int64_t x_stride, typename X::Float (&sums)[kM][2]) {
+  Unroll<kM * kVectors>([&]<int i>() MANYHEAD_INLINE_LAMBDA {
+    constexpr int m = i / kVectors, v = i % kVectors;
+    sums[m][v % 2] = X::Fma(w[v], X::Load(x + m * x_stride + v * X::kLanes), sums[m][v % 2]);
+  });
+}
+
 /// One weight row times activation rows [m0, m0 + kM).
 template <class X, class Groups, int kM>
 void ExactRow(const MatvecTask& task, std::int64_t r, std::int64_t m0) {
   using Float = typename X::Float;
   const float* x = task.x + m0 * task.x_stride;
-  Float sums[kM][2];  // two chains each, because an FMA takes four cycles
-  for (auto& pair : sums) pair[0] = pair[1] = X::Zero();
+  Float sums[kM][2];
+  Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA { sums[m][0] = sums[m][1] = X::Zero(); });
   Groups::ForEachGroup(
       reinterpret_cast<const std::uint8_t*>(task.weights) + r * task.row_bytes, task.cols,
-      [&](std::int64_t c, int count, const Float(&w)[Groups::kVectors])
-          __attribute__((always_inline)) {
-            if (count == Groups::kGroup) {
-              for (int m = 0; m < kM; ++m)
-                for (int v = 0; v < Groups::kVectors; ++v)
-                  sums[m][v % 2] = X::Fma(w[v], X::Load(x + m * task.x_stride + c + v * X::kLanes),
-                                          sums[m][v % 2]);
-              return;
-            }
-            for (int m = 0; m < kM; ++m) {
-              float rest[Groups::kGroup] = {};
-              __builtin_memcpy(rest, x + m * task.x_stride + c,
-                               static_cast<std::size_t>(count) * sizeof(float));
-              for (int v = 0; v < Groups::kVectors; ++v)
-                sums[m][v % 2] = X::Fma(w[v], X::Load(rest + v * X::kLanes), sums[m][v % 2]);
-            }
-          });
-  for (int m = 0; m < kM; ++m) {
+      [&](std::int64_t c, int count, const Float(&w)[Groups::kVectors]) MANYHEAD_INLINE_LAMBDA {
+        if (count == Groups::kGroup)
+          return AddProducts<X, kM, Groups::kVectors>(w, x + c, task.x_stride, sums);
+        float rest[kM][Groups::kGroup] = {};
+        for (int m = 0; m < kM; ++m)
+          __builtin_memcpy(rest[m], x + m * task.x_stride + c,
+                           static_cast<std::size_t>(count) * sizeof(float));
+        AddProducts<X, kM, Groups::kVectors>(w, rest[0], Groups::kGroup, sums);
+      });
+  Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA {
     const float bias = task.bias == nullptr ? 0.0F : task.bias[r];
     task.y[(m0 + m) * task.y_stride + r] = X::Sum(X::Add(sums[m][0], sums[m][1])) + bias;
-  }
+  });
 }
 
 template <class X, class Groups>

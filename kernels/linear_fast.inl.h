@@ -95,9 +95,12 @@ void StoreOutputs(const MatvecTask& task, std::int64_t r, std::int64_t m, typena
   }
 }
 
-/// Fetches ahead of the hardware, which stops at each 4 KiB page.
-inline void PrefetchWeights(const std::uint8_t* p) {
-  _mm_prefetch(reinterpret_cast<const char*>(p) + 1024, _MM_HINT_T0);
+/// Fetches each row ahead of the hardware, which stops at each 4 KiB page.
+template <class R>
+MANYHEAD_INLINE void PrefetchWeights(const std::uint8_t* p, std::int64_t row_bytes) {
+  Unroll<R::kRows>([&]<int r>() MANYHEAD_INLINE_LAMBDA {
+    _mm_prefetch(reinterpret_cast<const char*>(p + r * row_bytes) + 1024, _MM_HINT_T0);
+  });
 }
 
 /// kRows weight rows in blocks of 32 times activation rows [m0, m0 + kM).
@@ -114,13 +117,13 @@ struct SmallFastRows {
     const float* xd = task.xq.scales + m0 * (stride / 32);
     const float* xs = task.xq.scaled_sums + m0 * (stride / 32);
     Float sums[kM], offsets[kM];
-    for (int m = 0; m < kM; ++m) sums[m] = offsets[m] = R::ZeroFloat();
+    Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA { sums[m] = offsets[m] = R::ZeroFloat(); });
     for (std::int64_t b = 0; b < task.cols / 32; ++b, p += Block::kBytes) {
-      PrefetchWeights(p);
+      PrefetchWeights<R>(p, row_bytes);
       const Int q = Block::template Quants<R>(p, row_bytes);
       const Int unsigned_q = Block::kSigned ? R::Abs8(q) : q;
       const Float d = R::LoadHalf(p, row_bytes);
-      for (int m = 0; m < kM; ++m) {
+      Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA {
         const Int x = R::Same(xq + m * stride + 32 * b);
         const Int pairs = R::MulPairs8(unsigned_q, Block::kSigned ? R::FlipSign8(x, q) : x);
         const Float dot = R::ToFloat(R::MulPairs16(pairs, R::Set16(1)));
@@ -130,12 +133,13 @@ struct SmallFastRows {
               R::Fma(R::LoadHalf(p + 2, row_bytes), R::Set(xs[m * (stride / 32) + b]), offsets[m]);
         else if constexpr (Block::kOffset != 0)
           offsets[m] = R::Fma(d, R::Set(xs[m * (stride / 32) + b]), offsets[m]);
-      }
+      });
     }
     constexpr float kFactor = Block::kHasMin ? 1 : -Block::kOffset;
-    for (int m = 0; m < kM; ++m)
-      StoreOutputs<R>(task, r, m0 + m,
-                      kFactor == 0 ? sums[m] : R::Fma(offsets[m], R::FirstLane(kFactor), sums[m]));
+    Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA {
+      if constexpr (kFactor != 0) sums[m] = R::Fma(offsets[m], R::FirstLane(kFactor), sums[m]);
+      StoreOutputs<R>(task, r, m0 + m, sums[m]);
+    });
   }
 };
 
@@ -151,10 +155,10 @@ struct SuperFastRows {
                                        Int (&sums)[kM]) {
     const Int q = Block::template Quants<R, kGroup>(p, row_bytes);
     const Int scale = R::Shuffle(scales, R::Set16(0x0100 + 0x0202 * kGroup));
-    for (int m = 0; m < kM; ++m) {
+    Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA {
       const Int pairs = R::MulPairs8(q, R::Same(xq + m * stride + 32 * kGroup));
       sums[m] = R::Add32(sums[m], R::MulPairs16(pairs, scale));
-    }
+    });
   }
 
   static void Run(const MatvecTask& task, std::int64_t r, std::int64_t m0) {
@@ -166,24 +170,19 @@ struct SuperFastRows {
     const float* xd = task.xq.scales + m0 * (stride / 32);
     const std::int16_t* xs = task.xq.half_sums + m0 * (stride / 16);
     Float sums[kM];
-    for (auto& sum : sums) sum = R::ZeroFloat();
+    Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA { sums[m] = R::ZeroFloat(); });
     for (std::int64_t b = 0; b < task.cols / 256; ++b, p += Block::kBytes, xq += 256) {
-      PrefetchWeights(p);
-      PrefetchWeights(p + 64);
-      PrefetchWeights(p + 128);
+      PrefetchWeights<R>(p, row_bytes);
+      PrefetchWeights<R>(p + 64, row_bytes);
+      PrefetchWeights<R>(p + 128, row_bytes);
       const SubBlockScales<R> s = Block::template Scales<R>(p, row_bytes);
       Int dots[kM];
-      for (auto& dot : dots) dot = R::Zero();
-      AddGroup<0>(p, row_bytes, s.scales, xq, stride, dots);
-      AddGroup<1>(p, row_bytes, s.scales, xq, stride, dots);
-      AddGroup<2>(p, row_bytes, s.scales, xq, stride, dots);
-      AddGroup<3>(p, row_bytes, s.scales, xq, stride, dots);
-      AddGroup<4>(p, row_bytes, s.scales, xq, stride, dots);
-      AddGroup<5>(p, row_bytes, s.scales, xq, stride, dots);
-      AddGroup<6>(p, row_bytes, s.scales, xq, stride, dots);
-      AddGroup<7>(p, row_bytes, s.scales, xq, stride, dots);
+      Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA { dots[m] = R::Zero(); });
+      Unroll<8>([&]<int kGroup>() MANYHEAD_INLINE_LAMBDA {
+        AddGroup<kGroup>(p, row_bytes, s.scales, xq, stride, dots);
+      });
       const Float d = R::LoadHalf(p + Block::kScaleAt, row_bytes);
-      for (int m = 0; m < kM; ++m) {
+      Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA {
         const Int x_sums = R::Same(xs + m * (stride / 16) + 16 * b);
         const Float x_scale = R::Set(xd[m * (stride / 32) + b]);
         if constexpr (Block::kHasMin) {
@@ -196,9 +195,9 @@ struct SuperFastRows {
           const Int dot = R::Sub32(dots[m], R::template ShiftLeft32<Block::kOffsetLog2>(offsets));
           sums[m] = R::Fma(R::ToFloat(dot), R::Mul(d, x_scale), sums[m]);
         }
-      }
+      });
     }
-    for (int m = 0; m < kM; ++m) StoreOutputs<R>(task, r, m0 + m, sums[m]);
+    Unroll<kM>([&]<int m>() MANYHEAD_INLINE_LAMBDA { StoreOutputs<R>(task, r, m0 + m, sums[m]); });
   }
 };
 

@@ -4,14 +4,13 @@
 
 #include <cstdint>
 
+#include "kernels/simd.inl.h"
+
 /// The vector operations of the linear kernels, one policy class per width.
 ///
 /// Integer policies hold 32 bytes of each of kRows weight rows, so that AVX-512 runs the algorithm
 /// of AVX2 on two rows at once and both give the same bits. Loads take the first row's address and
 /// the distance to the second in bytes.
-
-// GCC at -O2 leaves a function with several callers out of line, and with it its vectors in memory.
-#define MANYHEAD_INLINE inline __attribute__((always_inline))
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces): one private copy per instruction set

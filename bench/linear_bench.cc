@@ -1,0 +1,124 @@
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "manyhead/isa.h"
+#include "manyhead/types.h"
+#include "runtime/linear/linear.h"
+#include "runtime/platform/team.h"
+
+/// Speed of RunLinear. Counters: bytes, the weights read once; flops, 2 per weight and activation
+/// row. Weights rotate through 256 MB, as those of a model do between two tokens.
+
+namespace {
+
+using manyhead::Isa;
+using manyhead::MathMode;
+using manyhead::WeightType;
+
+struct Shape {
+  const char* name;
+  WeightType type;
+  std::int64_t rows;
+  std::int64_t cols;
+};
+
+constexpr Shape kShapes[] = {
+    {"qwen1.5b_up_q4_k", WeightType::kQ4_K, 8960, 1536},
+    {"qwen1.5b_down_q6_k", WeightType::kQ6_K, 1536, 8960},
+    {"qwen1.5b_up_q5_k", WeightType::kQ5_K, 8960, 1536},
+    {"qwen1.5b_up_q2_k", WeightType::kQ2_K, 8960, 1536},
+    {"qwen1.5b_up_q3_k", WeightType::kQ3_K, 8960, 1536},
+    {"qwen1.5b_kv_q4_k", WeightType::kQ4_K, 256, 1536},
+    {"qwen0.5b_head_q8_0", WeightType::kQ8_0, 151936, 896},
+    {"qwen0.5b_up_q5_0", WeightType::kQ5_0, 4864, 896},
+    {"qwen0.5b_up_q4_0", WeightType::kQ4_0, 4864, 896},
+    {"qwen0.5b_up_q4_1", WeightType::kQ4_1, 4864, 896},
+    {"qwen0.5b_up_q5_1", WeightType::kQ5_1, 4864, 896},
+    {"gemma270m_up_q5_0", WeightType::kQ5_0, 2048, 640},
+    {"gemma270m_head_q8_0", WeightType::kQ8_0, 262144, 640},
+    {"qwen0.5b_up_f16", WeightType::kF16, 4864, 896},
+    {"qwen0.5b_up_bf16", WeightType::kBf16, 4864, 896},
+    {"qwen0.5b_up_f32", WeightType::kF32, 4864, 896},
+};
+
+/// Any bytes will do but scales that are NaN: every f16 below 0x78.. is finite.
+std::vector<std::byte> RandomBytes(std::int64_t n) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(n));
+  std::uint32_t state = 1;
+  for (std::byte& b : bytes) {
+    state = state * 1664525U + 1013904223U;
+    b = static_cast<std::byte>((state >> 24) & 0x3f);
+  }
+  return bytes;
+}
+
+void BM_Linear(benchmark::State& state, const Shape& shape, Isa isa, MathMode math, int threads) {
+  const std::int64_t M = state.range(0);
+  auto workspace = manyhead::LinearWorkspace::Create({shape.cols, M, threads, isa, math});
+  if (!workspace.ok()) return state.SkipWithError(workspace.status().message().c_str());
+  const manyhead::WeightBlock block = manyhead::WeightBlockOf(shape.type);
+  const std::int64_t bytes = shape.rows * shape.cols / block.elements * block.bytes;
+  const std::int64_t copies = std::max(std::int64_t{1}, (std::int64_t{256} << 20) / bytes);
+  const std::vector<std::byte> weights = RandomBytes(bytes * copies);
+  const std::vector<float> x(static_cast<std::size_t>(M * shape.cols), 0.25F);
+  std::vector<float> y(static_cast<std::size_t>(M * shape.rows));
+  std::int64_t copy = 0;
+  for (auto _ : state) {
+    const manyhead::WeightView view = {shape.type, shape.rows, shape.cols,
+                                       weights.data() + copy * bytes};
+    copy = (copy + 1) % copies;
+    const manyhead::LinearOutput output = {&view, y.data(), shape.rows, nullptr};
+    manyhead::RunTeam(threads, [&](manyhead::Worker& worker) {
+      RunLinear(worker, *workspace, x.data(), shape.cols, M, {&output, 1});
+    });
+    benchmark::ClobberMemory();
+  }
+  using benchmark::Counter;
+  state.SetBytesProcessed(bytes * state.iterations());
+  state.counters["flops"] = Counter(static_cast<double>(2 * M * shape.rows * shape.cols),
+                                    Counter::kIsIterationInvariantRate);
+  state.SetLabel(LinearPathName(shape.type, isa, math, M));
+}
+
+void RegisterAll() {
+  for (const Shape& shape : kShapes) {
+    for (Isa isa : manyhead::SupportedIsas()) {
+      for (MathMode math : {MathMode::kFast, MathMode::kExact}) {
+        for (int threads : {1, 2}) {
+          const std::string name = std::string(shape.name)
+                                       .append("/")
+                                       .append(IsaName(isa))
+                                       .append(math == MathMode::kFast ? "/fast" : "/exact")
+                                       .append("/threads:")
+                                       .append(std::to_string(threads));
+          benchmark::RegisterBenchmark(name.c_str(), BM_Linear, shape, isa, math, threads)
+              ->ArgName("M")
+              ->Arg(1)
+              ->Arg(4)
+              ->Arg(8)
+              ->Arg(16)
+              ->Arg(512)
+              ->MeasureProcessCPUTime()
+              ->UseRealTime();
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  RegisterAll();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
