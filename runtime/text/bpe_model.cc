@@ -95,14 +95,16 @@ Result<std::unique_ptr<const BpeModel>> BpeModel::Create(const GgufFile& file,
   }
   std::unique_ptr<BpeModel> model(
       new BpeModel(vocabulary, std::move(pre_tokenizer), options, lines.size()));
+  std::string joined;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    Status status = model->ReadMerge(lines[i], static_cast<std::int32_t>(i));
+    Status status = model->ReadMerge(lines[i], static_cast<std::int32_t>(i), &joined);
     if (!status.ok()) return status;
   }
   return std::unique_ptr<const BpeModel>(std::move(model));
 }
 
-Status BpeModel::ReadMerge(std::string_view merge, std::int32_t rank) {
+/// `joined` is working memory, reused from merge to merge.
+Status BpeModel::ReadMerge(std::string_view merge, std::int32_t rank, std::string* joined) {
   // From the second byte on, so that a part may itself be a space.
   const std::size_t space = merge.find(' ', 1);
   if (space == std::string_view::npos || space + 1 == merge.size()) {
@@ -110,13 +112,13 @@ Status BpeModel::ReadMerge(std::string_view merge, std::int32_t rank) {
   }
   const std::string_view left = merge.substr(0, space);
   const std::string_view right = merge.substr(space + 1);
-  const std::string joined = std::string(left) + std::string(right);
-  MergeRule rule{rank, vocabulary_->Find(joined)};
+  joined->assign(left).append(right);
+  const MergeRule rule{rank, vocabulary_->Find(*joined)};
   const TokenId left_id = vocabulary_->Find(left);
   const TokenId right_id = vocabulary_->Find(right);
   if (left_id == kNoToken || right_id == kNoToken || rule.result == kNoToken) {
     const std::string_view missing =
-        left_id == kNoToken ? left : (right_id == kNoToken ? right : std::string_view(joined));
+        left_id == kNoToken ? left : (right_id == kNoToken ? right : std::string_view(*joined));
     return {StatusCode::kIoError,
             MergeName(merge, rank) + ": '" + std::string(missing) + "' is not a token"};
   }

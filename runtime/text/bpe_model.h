@@ -2,6 +2,7 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -42,7 +43,7 @@ class BpeModel final : public TextModel {
 
   BpeModel(const Vocabulary& vocabulary, PreTokenizer pre_tokenizer, const BpeOptions& options,
            std::size_t num_merges);
-  Status ReadMerge(std::string_view merge, std::int32_t rank);
+  Status ReadMerge(std::string_view merge, std::int32_t rank, std::string* joined);
   TokenId WholeWord(std::string_view word) const;
   void StartSymbols(std::string_view word, std::vector<Symbol>* symbols) const;
   void RunMerges(Scratch* scratch) const;

