@@ -82,6 +82,8 @@ class Model {
   /// type or
   ///          tokenizer this library does not know; both name the key or tensor and both values.
   static Result<Model> Load(const std::string& path);
+  Model(const Model&) noexcept;
+  Model& operator=(const Model&) noexcept;
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
   ~Model();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -39,6 +40,9 @@ class Sampler {
     float logit;
     TokenId id;
   };
+  static bool Worse(const Candidate& a, const Candidate& b);
+  Status LoadCandidates(std::span<const float> logits, std::span<const TokenId> history);
+  std::size_t KeepBest(float best);
   double NextUniform();
 
   SamplingParams params_;

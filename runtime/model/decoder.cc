@@ -1,0 +1,263 @@
+#include "runtime/model/decoder.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "runtime/attention/plan_impl.h"
+#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/platform/dispatch.h"
+
+namespace manyhead {
+namespace {
+
+const float* OrNull(const std::vector<float>& values) noexcept {
+  return values.empty() ? nullptr : values.data();
+}
+
+/// The widest layer in each direction: buffers serve all of them.
+struct Widths {
+  std::int64_t query = 0, key = 0, value = 0, attended = 0, ffn = 0, most_cols = 0;
+};
+
+Widths WidthsOf(const ModelConfig& config) {
+  Widths widths;
+  for (const LayerConfig& layer : config.layers) {
+    widths.query = std::max(widths.query, layer.num_heads * layer.head_dim);
+    widths.key = std::max(widths.key, layer.num_kv_heads * layer.head_dim);
+    widths.value = std::max(widths.value, layer.num_kv_heads * layer.head_dim_v);
+    widths.attended = std::max(widths.attended, layer.num_heads * layer.head_dim_v);
+    widths.ffn = std::max(widths.ffn, layer.ffn_dim);
+  }
+  widths.most_cols = std::max({config.d_model, widths.attended, widths.ffn});
+  return widths;
+}
+
+constexpr std::int64_t kActivationBlock =
+    2048;  // elements of one item: enough to outweigh handing it out
+
+}  // namespace
+
+struct Decoder::Call {
+  KvCache& cache;
+  SequenceId sequence;
+  std::span<const TokenId> ids;
+  std::int64_t position;  // of ids[0] in the sequence
+
+  std::int64_t rows() const noexcept { return static_cast<std::int64_t>(ids.size()); }
+};
+
+Decoder::Decoder(const Model::Impl& model, const DecoderLimits& limits)
+    : model_(&model), kernels_(KernelsFor(limits.isa).vector), limits_(limits) {
+  const ModelConfig& config = model.config;
+  const Widths widths = WidthsOf(config);
+  const std::int64_t M = limits.max_rows;
+  for (AlignedBuffer<float>* buffer : {&hidden_, &normed_, &projected_})
+    *buffer = AlignedBuffer<float>(M * config.d_model);
+  query_ = AlignedBuffer<float>(M * widths.query);
+  key_ = AlignedBuffer<float>(M * widths.key);
+  value_ = AlignedBuffer<float>(M * widths.value);
+  attended_ = AlignedBuffer<float>(M * widths.attended);
+  gate_ = AlignedBuffer<float>(M * widths.ffn);
+  up_ = AlignedBuffer<float>(M * widths.ffn);
+  for (const RopeConfig& rope : config.ropes) {
+    ropes_.push_back(ComputeRopeFrequencies(rope));
+    cosine_.emplace_back(M * rope.rotary_dim / 2);
+    sine_.emplace_back(M * rope.rotary_dim / 2);
+  }
+}
+
+Result<Decoder> Decoder::Create(const Model::Impl& model, const DecoderLimits& limits) {
+  Decoder decoder(model, limits);
+  if (Status status = decoder.CreatePlans(); !status.ok()) return status;
+  Result<LinearWorkspace> linear =
+      LinearWorkspace::Create({.max_cols = WidthsOf(model.config).most_cols,
+                               .max_rows = limits.max_rows,
+                               .threads = limits.threads,
+                               .isa = limits.isa,
+                               .math = limits.math});
+  if (!linear.ok()) return linear.status();
+  decoder.linear_.emplace(*std::move(linear));
+  return decoder;
+}
+
+Status Decoder::CreatePlans() {
+  const ModelConfig& config = model_->config;
+  using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+  std::vector<Shape> shapes;
+  for (const LayerConfig& layer : config.layers) {
+    const Shape shape{layer.num_heads, layer.num_kv_heads, layer.head_dim, layer.head_dim_v,
+                      layer.window};
+    const auto found = std::find(shapes.begin(), shapes.end(), shape);
+    plan_index_.push_back(static_cast<std::size_t>(found - shapes.begin()));
+    if (found != shapes.end()) continue;
+    shapes.push_back(shape);
+    AttentionParams params;
+    params.num_heads = layer.num_heads;
+    params.num_kv_heads = layer.num_kv_heads;
+    params.head_dim = layer.head_dim;
+    params.head_dim_v = layer.head_dim_v;
+    params.max_q_len = limits_.max_rows;
+    params.max_kv_len = limits_.max_tokens;
+    params.softmax_scale = config.softmax_scale;
+    params.window = layer.window;
+    params.threads = limits_.threads;
+    params.isa = limits_.isa;
+    Result<AttentionPlan> plan = AttentionPlan::Create(params);
+    if (!plan.ok()) return plan.status();
+    plans_.push_back(*std::move(plan));
+  }
+  return {};
+}
+
+std::vector<KvLayerShape> Decoder::CacheLayers(const ModelConfig& config) {
+  std::vector<KvLayerShape> layers;
+  for (const LayerConfig& layer : config.layers)
+    layers.push_back({layer.num_kv_heads, layer.head_dim, layer.head_dim_v});
+  return layers;
+}
+
+void Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
+                   float* logits) noexcept {
+  const Call call{cache, sequence, ids,
+                  cache.length(sequence) - static_cast<std::int64_t>(ids.size())};
+  RunTeam(limits_.threads, [&](Worker& worker) { RunStep(worker, call, logits); });
+}
+
+void Decoder::RunStep(Worker& worker, const Call& call, float* logits) noexcept {
+  Embed(worker, call);
+  for (std::size_t layer = 0; layer < model_->config.layers.size(); ++layer) {
+    const LayerWeights& w = model_->weights.layers[layer];
+    Attend(worker, call, layer);
+    AddAndNormalize(worker, call.rows(), w.post_attention_norm, w.ffn_norm);
+    FeedForward(worker, call, layer);
+    AddAndNormalize(worker, call.rows(), w.post_ffn_norm, NormAfter(layer));
+  }
+  if (logits != nullptr) RunHead(worker, call.rows() - 1, 1, logits);
+}
+
+/// The norm that reads the residual stream after `layer`: the next layer's, or the model's last.
+const std::vector<float>& Decoder::NormAfter(std::size_t layer) const noexcept {
+  const ModelWeights& weights = model_->weights;
+  return layer + 1 < weights.layers.size() ? weights.layers[layer + 1].attention_norm
+                                           : weights.final_norm;
+}
+
+void Decoder::Embed(Worker& worker, const Call& call) noexcept {
+  const ModelConfig& config = model_->config;
+  const std::int64_t d = config.d_model;
+  worker.ForEach(call.rows(), [&](std::int64_t row) {
+    float* hidden = hidden_.data() + row * d;
+    DequantizeRow(model_->weights.embedding, limits_.isa, call.ids[row], hidden);
+    if (config.embedding_scale != 1) kernels_->scale(hidden, config.embedding_scale, d);
+    kernels_->rms_norm(hidden, model_->weights.layers[0].attention_norm.data(), config.norm_eps, d,
+                       normed_.data() + row * d);
+    for (std::size_t i = 0; i < ropes_.size(); ++i) {
+      const std::int64_t half = config.ropes[i].rotary_dim / 2;
+      RopeAngles(ropes_[i], call.position + row, cosine_[i].data() + row * half,
+                 sine_[i].data() + row * half);
+    }
+  });
+}
+
+void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexcept {
+  const LayerConfig& layer = model_->config.layers[index];
+  const LayerWeights& w = model_->weights.layers[index];
+  const std::int64_t d = model_->config.d_model, rows = call.rows();
+  const LinearOutput inputs[] = {
+      {&w.query, query_.data(), w.query.rows, OrNull(w.query_bias)},
+      {&w.key, key_.data(), w.key.rows, OrNull(w.key_bias)},
+      {&w.value, value_.data(), w.value.rows, OrNull(w.value_bias)},
+  };
+  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs);
+  worker.ForEach(rows, [&](std::int64_t row) { RotateHeads(layer, w, row); });
+  call.cache.impl().WriteOn(worker, call.sequence, static_cast<std::int64_t>(index), call.position,
+                            rows, key_.data(), value_.data(), w.key.rows, w.value.rows);
+  const std::int64_t qo_indptr[] = {0, rows};
+  plans_[plan_index_[index]].impl().RunOn(worker, call.cache, static_cast<std::int64_t>(index),
+                                          {&call.sequence, 1}, qo_indptr, query_.data(),
+                                          attended_.data(), nullptr);
+  const LinearOutput output[] = {{&w.output, projected_.data(), d, OrNull(w.output_bias)}};
+  RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output);
+}
+
+void Decoder::RotateHeads(const LayerConfig& layer, const LayerWeights& w,
+                          std::int64_t row) noexcept {
+  const RopeConfig& rope = model_->config.ropes[layer.rope];
+  const std::int64_t half = rope.rotary_dim / 2, D = layer.head_dim;
+  const float* cosine = cosine_[layer.rope].data() + row * half;
+  const float* sine = sine_[layer.rope].data() + row * half;
+  const auto rotate = [&](float* heads, std::int64_t count, const std::vector<float>& norm) {
+    for (std::int64_t h = 0; h < count; ++h) {
+      float* x = heads + h * D;
+      if (!norm.empty()) kernels_->rms_norm(x, norm.data(), model_->config.norm_eps, D, x);
+      if (rope.interleaved)
+        kernels_->rope_interleaved(x, cosine, sine, half);
+      else
+        kernels_->rope_half_split(x, cosine, sine, half);
+    }
+  };
+  rotate(query_.data() + row * layer.num_heads * D, layer.num_heads, w.query_norm);
+  rotate(key_.data() + row * layer.num_kv_heads * D, layer.num_kv_heads, w.key_norm);
+}
+
+void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) noexcept {
+  const LayerWeights& w = model_->weights.layers[index];
+  const std::int64_t d = model_->config.d_model, F = w.gate.rows, rows = call.rows();
+  const LinearOutput inputs[] = {{&w.gate, gate_.data(), F, nullptr},
+                                 {&w.up, up_.data(), F, nullptr}};
+  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs);
+  const auto activate =
+      model_->config.activation == Activation::kSilu ? kernels_->silu_mul : kernels_->gelu_mul;
+  const std::int64_t elements = rows * F;
+  worker.ForEach((elements + kActivationBlock - 1) / kActivationBlock, [&](std::int64_t block) {
+    const std::int64_t begin = block * kActivationBlock;
+    float* gate = gate_.data() + begin;
+    activate(gate, up_.data() + begin, std::min(kActivationBlock, elements - begin), gate);
+  });
+  const LinearOutput output[] = {{&w.down, projected_.data(), d, nullptr}};
+  RunLinear(worker, *linear_, gate_.data(), F, rows, output);
+}
+
+/// hidden += post_norm(projected); normed = next_norm(hidden).
+void Decoder::AddAndNormalize(Worker& worker, std::int64_t rows,
+                              const std::vector<float>& post_norm,
+                              const std::vector<float>& next_norm) noexcept {
+  const std::int64_t d = model_->config.d_model;
+  const float eps = model_->config.norm_eps;
+  worker.ForEach(rows, [&](std::int64_t row) {
+    float* hidden = hidden_.data() + row * d;
+    float* projected = projected_.data() + row * d;
+    if (!post_norm.empty()) kernels_->rms_norm(projected, post_norm.data(), eps, d, projected);
+    kernels_->add(hidden, projected, d);
+    kernels_->rms_norm(hidden, next_norm.data(), eps, d, normed_.data() + row * d);
+  });
+}
+
+void Decoder::Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept {
+  RunTeam(limits_.threads, [&](Worker& worker) { RunHead(worker, begin, count, logits); });
+}
+
+void Decoder::RunHead(Worker& worker, std::int64_t begin, std::int64_t count,
+                      float* logits) noexcept {
+  const ModelConfig& config = model_->config;
+  const std::int64_t d = config.d_model, V = config.vocab_size;
+  const LinearOutput output[] = {{&model_->weights.head, logits, V, nullptr}};
+  RunLinear(worker, *linear_, normed_.data() + begin * d, d, count, output);
+  if (config.logit_softcap == 0) return;
+  worker.ForEach(count, [&](std::int64_t row) {
+    kernels_->softcap(logits + row * V, config.logit_softcap, V);
+  });
+}
+
+std::int64_t Decoder::scratch_bytes() const noexcept {
+  std::int64_t bytes = linear_->size_bytes();
+  for (const AlignedBuffer<float>* buffer :
+       {&hidden_, &normed_, &projected_, &query_, &key_, &value_, &attended_, &gate_, &up_})
+    bytes += buffer->size_bytes();
+  for (const AttentionPlan& plan : plans_) bytes += plan.scratch_bytes();
+  for (std::size_t i = 0; i < ropes_.size(); ++i)
+    bytes += cosine_[i].size_bytes() + sine_[i].size_bytes();
+  return bytes;
+}
+
+}  // namespace manyhead

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/vector_kernels.h"
+#include "manyhead/attention.h"
+#include "manyhead/isa.h"
+#include "manyhead/kv_cache.h"
+#include "manyhead/model.h"
+#include "runtime/linear/linear.h"
+#include "runtime/model/rope.h"
+#include "runtime/model/weights.h"
+#include "runtime/platform/aligned_buffer.h"
+#include "runtime/platform/team.h"
+
+namespace manyhead {
+
+struct DecoderLimits {
+  std::int64_t max_rows = 0;    ///< M, tokens of one step
+  std::int64_t max_tokens = 0;  ///< of the sequence
+  int threads = 1;
+  Isa isa = Isa::kScalar;
+  MathMode math = MathMode::kFast;
+};
+
+/// The layer loop: one for all families, driven by ModelConfig. Plain calls in a fixed order, one
+/// parallel region for a step of any number of tokens, every buffer allocated when it is made.
+class Decoder {
+ public:
+  static Result<Decoder> Create(const Model::Impl& model, const DecoderLimits& limits);
+
+  /// The layers of a cache for `config`.
+  static std::vector<KvLayerShape> CacheLayers(const ModelConfig& config);
+
+  /// Runs `ids`, the last tokens of `sequence`, for which the cache has reserved room, through all
+  /// layers. With `logits`, [vocab], those after the last token are computed in the same region.
+  void Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
+            float* logits) noexcept;
+
+  /// Logits [count, vocab] of rows [begin, begin + count) of the last Step.
+  void Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept;
+
+  const DecoderLimits& limits() const noexcept { return limits_; }
+  std::int64_t scratch_bytes() const noexcept;
+
+ private:
+  struct Call;  // the arguments of one Step and where its rows stand
+
+  Decoder(const Model::Impl& model, const DecoderLimits& limits);
+  Status CreatePlans();
+  void RunStep(Worker& worker, const Call& call, float* logits) noexcept;
+  void Embed(Worker& worker, const Call& call) noexcept;
+  void Attend(Worker& worker, const Call& call, std::size_t layer) noexcept;
+  void RotateHeads(const LayerConfig& layer, const LayerWeights& w, std::int64_t row) noexcept;
+  void FeedForward(Worker& worker, const Call& call, std::size_t layer) noexcept;
+  void AddAndNormalize(Worker& worker, std::int64_t rows, const std::vector<float>& post_norm,
+                       const std::vector<float>& next_norm) noexcept;
+  void RunHead(Worker& worker, std::int64_t begin, std::int64_t count, float* logits) noexcept;
+  const std::vector<float>& NormAfter(std::size_t layer) const noexcept;
+
+  const Model::Impl* model_;
+  const kernels::VectorKernels* kernels_;
+  DecoderLimits limits_;
+  std::vector<RopeFrequencies> ropes_;
+  std::vector<AttentionPlan> plans_;     // one for each distinct layer shape
+  std::vector<std::size_t> plan_index_;  // [layer]
+  std::optional<LinearWorkspace> linear_;
+  AlignedBuffer<float> hidden_;     // [M, d] the residual stream
+  AlignedBuffer<float> normed_;     // [M, d]
+  AlignedBuffer<float> projected_;  // [M, d] output of attention and feed-forward
+  AlignedBuffer<float> query_, key_, value_, attended_;  // [M, H*D], [M, K*D], [M, K*Dv], [M, H*Dv]
+  AlignedBuffer<float> gate_, up_;                       // [M, F]
+  std::vector<AlignedBuffer<float>> cosine_, sine_;      // [rope][M, rotary_dim / 2]
+};
+
+}  // namespace manyhead

@@ -1,0 +1,84 @@
+#include "manyhead/model.h"
+
+#include "runtime/model/weights.h"
+#include "runtime/text/load.h"
+
+namespace manyhead {
+
+Result<Model> Model::Load(const std::string& path) {
+  Result<GgufFile> file = GgufFile::Open(path);
+  if (!file.ok()) return file.status();
+  const auto named = [&path](const Status& status) {
+    return Status(status.code(), path + ": " + status.message());
+  };
+  Result<Family> family = ReadFamily(*file);
+  if (!family.ok()) return named(family.status());
+  Result<ModelConfig> config = ReadConfig(*file, *family);
+  if (!config.ok()) return named(config.status());
+  Result<ModelWeights> weights = BindWeights(*file, *family, *config);
+  if (!weights.ok()) return named(weights.status());
+  Result<Tokenizer> tokenizer = LoadTokenizer(*file);
+  if (!tokenizer.ok()) return named(tokenizer.status());
+  // More embedding rows than tokens is padding; fewer would read past the table.
+  if (tokenizer->vocab_size() > config->vocab_size)
+    return named(Status(StatusCode::kIoError, "tokenizer.ggml.tokens has " +
+                                                  std::to_string(tokenizer->vocab_size()) +
+                                                  " tokens, token_embd.weight only " +
+                                                  std::to_string(config->vocab_size) + " rows"));
+  return Model(std::make_shared<const Impl>(
+      Impl{*std::move(file), *std::move(config), *std::move(weights), *std::move(tokenizer)}));
+}
+
+Model::Model(std::shared_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}
+Model::Model(const Model&) noexcept = default;
+Model& Model::operator=(const Model&) noexcept = default;
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+Model::~Model() = default;
+
+const ModelConfig& Model::config() const noexcept { return impl_->config; }
+const Tokenizer& Model::tokenizer() const noexcept { return impl_->tokenizer; }
+const std::string& Model::path() const noexcept { return impl_->file.path(); }
+
+std::int64_t Model::weight_bytes() const noexcept {
+  std::int64_t bytes = 0;
+  for (const GgufTensor& tensor : impl_->file.tensors()) bytes += tensor.size_bytes;
+  return bytes;
+}
+
+std::int64_t Model::weight_bytes_per_token() const noexcept {
+  std::int64_t bytes = 0;
+  for (const GgufTensor& tensor : impl_->file.tensors())
+    if (tensor.name != "token_embd.weight" || config().tied_embeddings) bytes += tensor.size_bytes;
+  return bytes;
+}
+
+std::int64_t Model::num_parameters() const noexcept {
+  std::int64_t parameters = 0;
+  for (const GgufTensor& tensor : impl_->file.tensors())
+    parameters += tensor.rows() * tensor.cols();
+  return parameters;
+}
+
+std::vector<TensorInfo> Model::tensors() const {
+  std::vector<TensorInfo> infos;
+  for (const GgufTensor& tensor : impl_->file.tensors()) {
+    TensorInfo info{std::string(tensor.name), tensor.type, {}, tensor.size_bytes};
+    for (int i = tensor.num_dims; i-- > 0;) info.shape.push_back(tensor.shape[i]);
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+std::string_view Model::main_weight_type() const noexcept {
+  std::int64_t bytes[256] = {};
+  WeightType main = WeightType::kF32;
+  for (const GgufTensor& tensor : impl_->file.tensors()) {
+    bytes[static_cast<std::uint8_t>(tensor.type)] += tensor.size_bytes;
+    if (bytes[static_cast<std::uint8_t>(tensor.type)] > bytes[static_cast<std::uint8_t>(main)])
+      main = tensor.type;
+  }
+  return WeightTypeName(main);
+}
+
+}  // namespace manyhead

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "manyhead/model.h"
+#include "manyhead/tokenizer.h"
+#include "runtime/formats/gguf.h"
+#include "runtime/linear/linear.h"
+#include "runtime/model/config.h"
+
+namespace manyhead {
+
+/// The weights of one decoder layer. A vector that the family does not have is empty.
+struct LayerWeights {
+  std::vector<float> attention_norm, query_norm, key_norm, post_attention_norm;
+  std::vector<float> ffn_norm, post_ffn_norm;
+  std::vector<float> query_bias, key_bias, value_bias, output_bias;
+  WeightView query, key, value, output;  ///< [H*D, d], [K*D, d], [K*Dv, d], [d, H*Dv]
+  WeightView gate, up, down;             ///< [F, d], [F, d], [d, F]
+};
+
+struct ModelWeights {
+  WeightView embedding;  ///< [vocab, d]
+  WeightView head;       ///< [vocab, d]: output logits; the embedding when tied
+  std::vector<float> final_norm;
+  std::vector<LayerWeights> layers;
+};
+
+/// Takes every tensor of `file` to its place and completes `config` with vocab_size and
+/// tied_embeddings. Errors   kIoError naming a tensor that is missing, has another shape than the
+/// metadata say (both values)
+///          or has no place in this family: an ignored tensor would be a silently wrong model.
+Result<ModelWeights> BindWeights(const GgufFile& file, const Family& family, ModelConfig& config);
+
+struct Model::Impl {
+  GgufFile file;
+  ModelConfig config;
+  ModelWeights weights;
+  Tokenizer tokenizer;
+};
+
+}  // namespace manyhead

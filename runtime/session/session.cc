@@ -1,0 +1,207 @@
+#include "manyhead/session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "runtime/platform/threads.h"
+#include "runtime/session/session_impl.h"
+
+namespace manyhead {
+namespace {
+
+constexpr std::int64_t kDefaultContext = 8192;
+constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
+constexpr int kMaxThreads = 1024;
+constexpr std::int64_t kScoreRows = 32;  // rows whose logits are held at once while scoring
+
+Status OutOfRange(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  return Status(StatusCode::kInvalidArgument, std::string("Session: ")
+                                                  .append(name)
+                                                  .append(" = ")
+                                                  .append(std::to_string(value))
+                                                  .append("; expected ")
+                                                  .append(std::to_string(low))
+                                                  .append(" to ")
+                                                  .append(std::to_string(high)));
+}
+
+/// Fills in the defaults of `options` and checks the rest.
+Status Complete(const ModelConfig& config, SessionOptions& options) {
+  if (options.context == 0) options.context = std::min(config.context_length, kDefaultContext);
+  if (options.threads == 0) options.threads = DefaultThreads();
+  if (options.context < 1 || options.context > kMaxContext)
+    return OutOfRange("context", options.context, 1, kMaxContext);
+  if (options.threads < 1 || options.threads > kMaxThreads)
+    return OutOfRange("threads", options.threads, 1, kMaxThreads);
+  if (options.chunk < 1 || options.chunk > kMaxContext)
+    return OutOfRange("chunk", options.chunk, 1, kMaxContext);
+  options.chunk = std::min(options.chunk, options.context);
+  if (!options.isa) {
+    Result<Isa> isa = SelectIsa();
+    if (!isa.ok()) return isa.status();
+    options.isa = *isa;
+  }
+  const std::vector<Isa> supported = SupportedIsas();
+  if (std::find(supported.begin(), supported.end(), *options.isa) == supported.end())
+    return Status(StatusCode::kUnsupported, std::string("Session: isa = ")
+                                                .append(IsaName(*options.isa))
+                                                .append("; this CPU runs at most ")
+                                                .append(IsaName(supported.back())));
+  return {};
+}
+
+/// -log softmax(logits)[target], in nats, summed in double.
+double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
+  const double best = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+  double sum = 0;
+  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
+  return best + std::log(sum) - static_cast<double>(logits[target]);
+}
+
+}  // namespace
+
+Status Session::Impl::CheckIds(std::span<const TokenId> ids, std::int64_t held) const {
+  if (ids.empty())
+    return Status(StatusCode::kInvalidArgument, "Session: ids has 0 tokens; expected at least 1");
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= vocab())
+      return Status(StatusCode::kInvalidArgument,
+                    "Session: ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
+                        "; expected 0 to " + std::to_string(vocab() - 1));
+  const std::int64_t count = static_cast<std::int64_t>(ids.size());
+  if (held + count > options.context)
+    return Status(StatusCode::kOutOfPages,
+                  "Session: " + std::to_string(held) + " tokens + " + std::to_string(count) +
+                      " exceed context = " + std::to_string(options.context));
+  return {};
+}
+
+Status Session::Impl::AppendChunk(std::span<const TokenId> ids, float* out) {
+  if (Status status = cache.Reserve(sequence, static_cast<std::int64_t>(ids.size())); !status.ok())
+    return status;
+  decoder.Step(cache, sequence, ids, out);
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  return {};
+}
+
+Status Session::Impl::AppendAll(std::span<const TokenId> ids, const ChunkObserver& after_chunk) {
+  if (Status status = CheckIds(ids, length()); !status.ok()) return status;
+  while (!ids.empty()) {
+    const auto chunk = ids.first(std::min(ids.size(), static_cast<std::size_t>(options.chunk)));
+    ids = ids.subspan(chunk.size());
+    // Only the last chunk's last token needs logits.
+    if (Status status = AppendChunk(chunk, ids.empty() ? logits.data() : nullptr); !status.ok())
+      return status;
+    if (after_chunk && !after_chunk(static_cast<std::int64_t>(chunk.size()))) break;
+  }
+  return {};
+}
+
+Status Session::Impl::Truncate(std::int64_t length_wanted) {
+  if (length_wanted < 0 || length_wanted > length())
+    return OutOfRange("length", length_wanted, 0, length());
+  if (Status status = cache.Truncate(sequence, length_wanted); !status.ok()) return status;
+  tokens.resize(static_cast<std::size_t>(length_wanted));
+  return {};
+}
+
+/// nll of the `count` tokens after each of the last step's first rows.
+void Session::Impl::ScoreRows(std::span<const TokenId> targets, double* nll) noexcept {
+  const std::int64_t count = static_cast<std::int64_t>(targets.size());
+  const std::int64_t block = std::min(kScoreRows, count);
+  for (std::int64_t done = 0; done < count; done += block) {
+    // The last block reaches back over rows already scored, so that each has the same number of
+    // rows and goes through the same product kernel.
+    const std::int64_t begin = std::min(done, count - block);
+    decoder.Logits(begin, block, score_logits.data());
+    RunTeam(options.threads, [&](Worker& worker) {
+      worker.ForEach(block, [&](std::int64_t row) {
+        const std::span<const float> row_logits(score_logits.data() + row * vocab(),
+                                                static_cast<std::size_t>(vocab()));
+        nll[begin + row] = NegativeLogLikelihood(row_logits, targets[begin + row]);
+      });
+    });
+  }
+}
+
+Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll) {
+  if (Status status = CheckIds(ids, length()); !status.ok()) return status;
+  if (nll.size() + 1 != ids.size())
+    return Status(StatusCode::kInvalidArgument,
+                  "Session: nll has " + std::to_string(nll.size()) +
+                      " elements; expected ids - 1 = " + std::to_string(ids.size() - 1));
+  if (score_logits.size() == 0) score_logits = AlignedBuffer<float>(kScoreRows * vocab());
+  const std::size_t chunk_size = static_cast<std::size_t>(options.chunk);
+  for (std::size_t begin = 0; begin < ids.size(); begin += chunk_size) {
+    const auto chunk = ids.subspan(begin, std::min(chunk_size, ids.size() - begin));
+    if (Status status = AppendChunk(chunk, nullptr); !status.ok()) return status;
+    const auto targets = ids.subspan(begin + 1, std::min(chunk.size(), ids.size() - begin - 1));
+    ScoreRows(targets, nll.data() + begin);
+  }
+  return {};
+}
+
+Result<Session> Session::Create(const Model& model, const SessionOptions& wanted) {
+  SessionOptions options = wanted;
+  if (Status status = Complete(model.config(), options); !status.ok()) return status;
+  KvCacheParams cache_params;
+  cache_params.layers = Decoder::CacheLayers(model.config());
+  cache_params.k_type = options.k_type;
+  cache_params.v_type = options.v_type;
+  cache_params.max_tokens = options.context;
+  cache_params.isa = options.isa;
+  const Result<std::int64_t> capacity = KvCapacityBytes(cache_params, 1, options.context);
+  if (!capacity.ok()) return capacity.status();
+  cache_params.capacity_bytes = *capacity;
+  Result<KvCache> cache = KvCache::Create(cache_params);
+  if (!cache.ok()) return cache.status();
+  const Result<SequenceId> sequence = cache->CreateSequence();
+  if (!sequence.ok()) return sequence.status();
+  Result<Decoder> decoder = Decoder::Create(model.impl(), {.max_rows = options.chunk,
+                                                           .max_tokens = options.context,
+                                                           .threads = options.threads,
+                                                           .isa = *options.isa,
+                                                           .math = options.math});
+  if (!decoder.ok()) return decoder.status();
+  auto impl = std::make_unique<Impl>(Impl{model,
+                                          options,
+                                          *std::move(cache),
+                                          *sequence,
+                                          *std::move(decoder),
+                                          AlignedBuffer<float>(model.config().vocab_size),
+                                          {},
+                                          {}});
+  impl->tokens.reserve(static_cast<std::size_t>(options.context));
+  return Session(std::move(impl));
+}
+
+Session::Session(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+Result<std::span<const float>> Session::Append(std::span<const TokenId> ids) {
+  if (Status status = impl_->AppendAll(ids, nullptr); !status.ok()) return status;
+  return std::span<const float>(impl_->logits.data(), static_cast<std::size_t>(impl_->vocab()));
+}
+
+Status Session::Score(std::span<const TokenId> ids, std::span<double> nll) {
+  return impl_->Score(ids, nll);
+}
+
+Status Session::Truncate(std::int64_t length) { return impl_->Truncate(length); }
+
+std::int64_t Session::length() const noexcept { return impl_->length(); }
+std::span<const TokenId> Session::tokens() const noexcept { return impl_->tokens; }
+std::int64_t Session::context() const noexcept { return impl_->options.context; }
+int Session::threads() const noexcept { return impl_->options.threads; }
+Isa Session::isa() const noexcept { return *impl_->options.isa; }
+const SessionOptions& Session::options() const noexcept { return impl_->options; }
+const KvCache& Session::cache() const noexcept { return impl_->cache; }
+std::int64_t Session::scratch_bytes() const noexcept {
+  return impl_->decoder.scratch_bytes() + impl_->logits.size_bytes() +
+         impl_->score_logits.size_bytes();
+}
+
+}  // namespace manyhead

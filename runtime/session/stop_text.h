@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace manyhead {
+
+/// Ends a stream of text at the first of several strings, holding back what may be the begin of
+/// one.
+class StopText {
+ public:
+  explicit StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  /// What may be shown after `piece`; once stopped() nothing more comes.
+  std::string Push(std::string_view piece);
+  /// What was held back when the stream ends without a stop.
+  std::string Flush();
+  bool stopped() const noexcept { return stopped_; }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace manyhead
