@@ -29,7 +29,8 @@ std::vector<float> Rotate(Isa isa, bool interleaved, std::int64_t position) {
 
 class Rope : public ::testing::TestWithParam<Isa> {};
 
-// Values of a public report on mixed-up pairings (ggml-org/llama.cpp#3018), computed by hand in double.
+// Values of a public report on mixed-up pairings (ggml-org/llama.cpp#3018), computed by hand in
+// double.
 TEST_P(Rope, BothPairingsGiveTheirOwnValues) {
   MANYHEAD_SKIP_UNLESS_CPU_RUNS(GetParam());
   const struct {
