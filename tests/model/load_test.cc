@@ -1,0 +1,152 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "manyhead/model.h"
+#include "tests/model/tiny_model.h"
+
+namespace manyhead {
+namespace {
+
+using ::manyhead::testing::GgufWriter;
+using ::manyhead::testing::TinyModel;
+using ::testing::HasSubstr;
+
+Result<Model> LoadBytes(const std::string& bytes) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("manyhead_load_" + std::to_string(getpid()) + ".gguf"))
+                               .string();
+  std::ofstream(path, std::ios::binary) << bytes;
+  Result<Model> model = Model::Load(path);
+  std::filesystem::remove(path);
+  return model;
+}
+
+TinyModel Made(const std::function<void(TinyModel&)>& change = [](TinyModel&) {}) {
+  TinyModel tiny;
+  change(tiny);
+  tiny.MakeWeights(3);
+  return tiny;
+}
+
+TEST(ModelLoad, ReadsTheConfigOfItsFamily) {
+  const Result<Model> model = LoadBytes(Made([](TinyModel& m) {
+                                          m.family = "gemma3";
+                                          m.layers = 7;
+                                          m.window = 512;
+                                        })
+                                            .ToGguf()
+                                            .Bytes());
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const ModelConfig& config = model->config();
+  EXPECT_EQ(config.architecture, "gemma3");
+  EXPECT_EQ(config.vocab_size, 259);
+  EXPECT_TRUE(config.tied_embeddings);
+  EXPECT_FLOAT_EQ(config.embedding_scale, std::sqrt(24.0F));
+  ASSERT_EQ(config.layers.size(), 7U);
+  for (int i = 0; i < 7; ++i) {
+    EXPECT_EQ(config.layers[i].window, i == 5 ? 0 : 512) << i;
+    EXPECT_EQ(config.layers[i].rope, i == 5 ? 0 : 1) << i;
+  }
+}
+
+// Input of a public report (ggml-org/llama.cpp#12567): no output matrix means tied embeddings,
+// counted once.
+TEST(ModelLoad, TiedEmbeddingsCountOnce) {
+  const TinyModel tied = Made(), untied = Made([](TinyModel&m) { m.tied = false; });
+  const Result<Model> a = LoadBytes(tied.ToGguf().Bytes()), b = LoadBytes(untied.ToGguf().Bytes());
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_TRUE(a->config().tied_embeddings);
+  EXPECT_FALSE(b->config().tied_embeddings);
+  EXPECT_EQ(b->weight_bytes() - a->weight_bytes(), 259 * 24 * 4);
+  EXPECT_EQ(a->weight_bytes_per_token(), a->weight_bytes());
+  EXPECT_EQ(b->weight_bytes_per_token(), a->weight_bytes());
+}
+
+TEST(ModelLoad, UnknownArchitectureIsNamed) {
+  GgufWriter file;
+  file.Add("general.architecture", "mamba");
+  const Result<Model> model = LoadBytes(file.Bytes());
+  EXPECT_EQ(model.status().code(), StatusCode::kUnsupported);
+  EXPECT_THAT(model.status().message(), HasSubstr("general.architecture = mamba"));
+  EXPECT_THAT(LoadBytes(GgufWriter().Bytes()).status().message(),
+              HasSubstr("general.architecture is missing"));
+}
+
+/// The message of loading `tiny` after `change` to its tensors.
+std::string MessageAfter(const std::function<void(TinyModel&)>& change) {
+  TinyModel tiny = Made();
+  change(tiny);
+  return LoadBytes(tiny.ToGguf().Bytes()).status().message();
+}
+
+TEST(ModelLoad, TensorsThatDoNotFitTheMetadataAreNamedWithBothShapes) {
+  EXPECT_THAT(MessageAfter([](TinyModel& m) { m.tensors.erase("blk.1.ffn_up.weight"); }),
+              HasSubstr("tensor blk.1.ffn_up.weight is missing"));
+  EXPECT_THAT(
+      MessageAfter([](TinyModel& m) { m.tensors["blk.0.attn_k.weight"].resize(24 * 11); }),
+      HasSubstr("tensor blk.0.attn_k.weight has shape [11, 24]; the metadata ask for [12, 24]"));
+  EXPECT_THAT(MessageAfter([](TinyModel& m) { m.tensors["output_norm.weight"].resize(23); }),
+              HasSubstr("output_norm.weight has shape [1, 23]; the metadata ask for [1, 24]"));
+  EXPECT_THAT(MessageAfter([](TinyModel& m) { m.tensors["blk.0.attn_magic.bias"] = {1}; }),
+              HasSubstr("tensor blk.0.attn_magic.bias has no place in architecture llama"));
+  // Public report ggml-org/llama.cpp#5910: fewer embedding rows than tokens.
+  EXPECT_THAT(MessageAfter([](TinyModel& m) { m.tensors["token_embd.weight"].resize(258 * 24); }),
+              HasSubstr("tokenizer.ggml.tokens has 259 tokens, token_embd.weight only 258 rows"));
+}
+
+TEST(ModelLoad, MetadataOutOfRangeAreNamedWithTheirValue) {
+  const std::pair<std::function<void(TinyModel&)>, const char*> cases[] = {
+      {[](TinyModel& m) { m.num_heads = 0; }, "llama.attention.head_count = 0"},
+      {[](TinyModel& m) { m.num_kv_heads = 3; }, "head_count = 4 is not a multiple of"},
+      {[](TinyModel& m) { m.head_dim = 2000; }, "llama.attention.key_length = 2000"},
+      {[](TinyModel& m) { m.head_dim = 7; }, "llama.rope.dimension_count = 7"},
+      {[](TinyModel& m) { m.layers = 100000; }, "llama.block_count = 100000"},
+      {[](TinyModel& m) { m.layers = 4000; }, "tensor blk.2.attn_norm.weight is missing"},
+      {[](TinyModel& m) { m.context = 0; }, "llama.context_length = 0"},
+      {[](TinyModel& m) { m.rope_base = -1; }, "llama.rope.freq_base = -1"},
+      {[](TinyModel& m) {
+         m.rope_scaling = "spiral";
+         m.rope_factor = 2;
+       },
+       "llama.rope.scaling.type = spiral"},
+      {[](TinyModel& m) {
+         m.rope_scaling = "linear";
+         m.rope_factor = 0;
+       },
+       "llama.rope.scaling.factor = 0"},
+      {[](TinyModel& m) {
+         m.rope_factors = m.tensors["rope_freqs.weight"] = {1, 2};
+       },
+       "rope_freqs.weight has 2 elements of F32; expected 3"},
+      {[](TinyModel& m) {
+         m.tensors["rope_freqs.weight"] = {1, 0, 2};
+       },
+       "rope_freqs.weight holds 0"},
+  };
+  for (const auto& [change, text] : cases) EXPECT_THAT(MessageAfter(change), HasSubstr(text));
+}
+
+TEST(ModelLoad, ExpertsAreRefusedByName) {
+  GgufWriter file = Made().ToGguf();
+  file.Add("llama.expert_count", std::uint32_t{8});
+  EXPECT_THAT(LoadBytes(file.Bytes()).status().message(), HasSubstr("llama.expert_count"));
+}
+
+// Public report ggml-org/llama.cpp#6774: a file cut anywhere is an error, never a fault at first
+// use.
+TEST(ModelLoad, ACutFileIsAnErrorAtEveryLength) {
+  const std::string bytes = Made().ToGguf().Bytes();
+  for (int i = 0; i < 64; ++i)
+    EXPECT_FALSE(LoadBytes(bytes.substr(0, bytes.size() * i / 64)).ok()) << i;
+  EXPECT_FALSE(LoadBytes(bytes.substr(0, bytes.size() - 1)).ok());
+  EXPECT_TRUE(LoadBytes(bytes).ok());
+}
+
+}  // namespace
+}  // namespace manyhead
