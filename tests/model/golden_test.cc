@@ -1,0 +1,179 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "manyhead/session.h"
+#include "tests/support/isas.h"
+
+// Real models against logits that another implementation computed: data/*.json say which model
+// file, how the reference was made, and how close its first two logits came (min_margin). A model
+// that is absent is a visible skip; tools/fetch_model.py brings it.
+
+namespace manyhead {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kLogitTolerance = 0.02;
+constexpr double kExactNllTolerance = 0.002;
+constexpr double kFastNllTolerance = 0.02;
+constexpr std::size_t kLong = 100;  // tokens of a prompt whose mean says something
+
+std::string DataFile(const std::string& name) {
+  return std::string(MANYHEAD_SOURCE_DIR) + "/tests/model/data/" + name;
+}
+
+/// The model's file, "" when it has not been fetched.
+std::string FindModel(const std::string& name) {
+  if (name == "bundled") return std::string(MANYHEAD_SOURCE_DIR) + "/tools/models/bundled.gguf";
+  const char* folder = std::getenv("MANYHEAD_MODEL_DIR");
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::filesystem::path path;
+  if (folder != nullptr && *folder != '\0')
+    path = folder;
+  else if (cache != nullptr && *cache != '\0')
+    path = std::filesystem::path(cache) / "manyhead/models";
+  else
+    path = std::filesystem::path(home == nullptr ? "" : home) / ".cache/manyhead/models";
+  path /= name + ".gguf";
+  return std::filesystem::exists(path) ? path.string() : "";
+}
+
+double Mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+class Golden : public ::testing::TestWithParam<std::tuple<const char*, Isa>> {
+ protected:
+  void SetUp() override {
+    const auto& [name, isa] = GetParam();
+    MANYHEAD_SKIP_UNLESS_CPU_RUNS(isa);
+    const std::string path = FindModel(name);
+    if (path.empty()) GTEST_SKIP() << "model not fetched: tools/fetch_model.py " << name;
+    std::ifstream file(DataFile(std::string(name) + ".json"));
+    golden_ = json::parse(file);
+    Result<Model> model = Model::Load(path);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    model_.emplace(*std::move(model));
+  }
+
+  Session Make(MathMode math, KvType kv) {
+    SessionOptions options;
+    options.context = 2048;
+    options.math = math;
+    options.k_type = options.v_type = kv;
+    options.isa = std::get<1>(GetParam());
+    Result<Session> session = Session::Create(*model_, options);
+    EXPECT_TRUE(session.ok()) << session.status().message();
+    return *std::move(session);
+  }
+
+  double MeanNll(Session& session, const std::vector<TokenId>& ids) {
+    std::vector<double> nll(ids.size() - 1);
+    EXPECT_TRUE(session.Truncate(0).ok());
+    const Status status = session.Score(ids, nll);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return Mean(nll);
+  }
+
+  /// The cases, without the long one on the scalar path: it would take minutes and adds no kernel.
+  std::vector<json> Cases() const {
+    std::vector<json> cases;
+    for (const json& c : golden_["cases"])
+      if (std::get<1>(GetParam()) != Isa::kScalar || c["prompt"].size() < kLong) cases.push_back(c);
+    return cases;
+  }
+
+  void ExpectLogits(const json& expected, std::span<const float> logits) {
+    const auto ids = expected["top_ids"].get<std::vector<TokenId>>();
+    const auto values = expected["top_logits"].get<std::vector<double>>();
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      EXPECT_NEAR(logits[ids[i]], values[i], kLogitTolerance) << "token " << ids[i];
+  }
+
+  json golden_;
+  std::optional<Model> model_;
+};
+
+TEST_P(Golden, ExactModeGivesTheReferencesLogitsAndGreedyIds) {
+  Session session = Make(MathMode::kExact, KvType::kF32);
+  for (const json& expected : Cases()) {
+    const auto prompt = expected["prompt"].get<std::vector<TokenId>>();
+    SCOPED_TRACE(std::to_string(prompt.size()) + " tokens");
+    ASSERT_TRUE(session.Truncate(0).ok());
+    const auto logits = session.Append(prompt);
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+    ExpectLogits(expected, *logits);
+    GenerateOptions options;
+    options.max_tokens = static_cast<std::int64_t>(expected["greedy"].size());
+    const auto result = session.Generate(prompt, options);
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_EQ(result->ids, expected["greedy"].get<std::vector<TokenId>>());
+    EXPECT_NEAR(MeanNll(session, prompt), expected["mean_nll"], kExactNllTolerance);
+  }
+}
+
+// The long case is the text of data/long.txt; short prompts say little about a mean.
+TEST_P(Golden, FastModeStaysNearTheReference) {
+  Session session = Make(MathMode::kFast, KvType::kF16);
+  for (const json& expected : Cases()) {
+    const auto prompt = expected["prompt"].get<std::vector<TokenId>>();
+    if (prompt.size() < kLong) continue;
+    const double nll = MeanNll(session, prompt);
+    EXPECT_NEAR(nll, expected["mean_nll"], kFastNllTolerance);
+    // Token by token, as in decoding, so that the low-bit products are what is measured.
+    const std::size_t tail = 64;
+    std::vector<double> decoded;
+    ASSERT_TRUE(session.Truncate(0).ok());
+    ASSERT_TRUE(session.Append(std::span(prompt).first(prompt.size() - tail)).ok());
+    Session exact = Make(MathMode::kExact, KvType::kF32);
+    ASSERT_TRUE(exact.Append(std::span(prompt).first(prompt.size() - tail)).ok());
+    double difference = 0;
+    for (std::size_t i = prompt.size() - tail; i + 1 < prompt.size(); ++i) {
+      std::vector<double> fast_nll(1), exact_nll(1);
+      ASSERT_TRUE(session.Score(std::span(prompt).subspan(i, 2), fast_nll).ok());
+      ASSERT_TRUE(session.Truncate(session.length() - 1).ok());
+      ASSERT_TRUE(exact.Score(std::span(prompt).subspan(i, 2), exact_nll).ok());
+      ASSERT_TRUE(exact.Truncate(exact.length() - 1).ok());
+      difference += (fast_nll[0] - exact_nll[0]) / static_cast<double>(tail);
+    }
+    EXPECT_NEAR(difference, 0, kFastNllTolerance);
+  }
+}
+
+TEST_P(Golden, TokenizerGivesTheReferencesIds) {
+  for (const json& expected : golden_["cases"]) {
+    if (!expected.contains("text")) continue;
+    std::string text = expected["text"];
+    if (text == "(long.txt)") {
+      std::ifstream file(DataFile("long.txt"), std::ios::binary);
+      text.assign(std::istreambuf_iterator<char>(file), {});
+    }
+    const auto ids = model_->tokenizer().Encode(text);
+    ASSERT_TRUE(ids.ok());
+    EXPECT_EQ(*ids, expected["prompt"].get<std::vector<TokenId>>()) << text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Golden,
+                         ::testing::Combine(::testing::Values("gemma3-270m", "qwen2.5-coder-0.5b"),
+                                            ::testing::ValuesIn(kEveryIsa)),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param);
+                           for (char& c : name)
+                             if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+                           return name + "_" + IsaName(std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace manyhead
