@@ -116,11 +116,17 @@ std::vector<KvLayerShape> Decoder::CacheLayers(const ModelConfig& config) {
   return layers;
 }
 
-void Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
-                   float* logits) noexcept {
+Status Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
+                     float* logits) noexcept {
   const Call call{cache, sequence, ids,
                   cache.length(sequence) - static_cast<std::int64_t>(ids.size())};
+  const std::int64_t qo_indptr[] = {0, call.rows()};
+  for (AttentionPlan& plan : plans_)
+    if (Status status = plan.impl().Prepare(cache, {&sequence, 1}, qo_indptr, "Decoder");
+        !status.ok())
+      return status;
   RunTeam(limits_.threads, [&](Worker& worker) { RunStep(worker, call, logits); });
+  return {};
 }
 
 void Decoder::RunStep(Worker& worker, const Call& call, float* logits) noexcept {
@@ -172,9 +178,7 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
   worker.ForEach(rows, [&](std::int64_t row) { RotateHeads(layer, w, row); });
   call.cache.impl().WriteOn(worker, call.sequence, static_cast<std::int64_t>(index), call.position,
                             rows, key_.data(), value_.data(), w.key.rows, w.value.rows);
-  const std::int64_t qo_indptr[] = {0, rows};
-  plans_[plan_index_[index]].impl().RunOn(worker, call.cache, static_cast<std::int64_t>(index),
-                                          {&call.sequence, 1}, qo_indptr, query_.data(),
+  plans_[plan_index_[index]].impl().RunOn(worker, static_cast<std::int64_t>(index), query_.data(),
                                           attended_.data(), nullptr);
   const LinearOutput output[] = {{&w.output, projected_.data(), d, OrNull(w.output_bias)}};
   RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output);

@@ -38,8 +38,8 @@ class Decoder {
 
   /// Runs `ids`, the last tokens of `sequence`, for which the cache has reserved room, through all
   /// layers. With `logits`, [vocab], those after the last token are computed in the same region.
-  void Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
-            float* logits) noexcept;
+  Status Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
+              float* logits) noexcept;
 
   /// Logits [count, vocab] of rows [begin, begin + count) of the last Step.
   void Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept;

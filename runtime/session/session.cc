@@ -80,7 +80,10 @@ Status Session::Impl::CheckIds(std::span<const TokenId> ids, std::int64_t held) 
 Status Session::Impl::AppendChunk(std::span<const TokenId> ids, float* out) {
   if (Status status = cache.Reserve(sequence, static_cast<std::int64_t>(ids.size())); !status.ok())
     return status;
-  decoder.Step(cache, sequence, ids, out);
+  if (Status status = decoder.Step(cache, sequence, ids, out); !status.ok()) {
+    const Status undone = cache.Truncate(sequence, length());
+    return undone.ok() ? status : undone;
+  }
   tokens.insert(tokens.end(), ids.begin(), ids.end());
   return {};
 }
