@@ -113,7 +113,7 @@ MANYHEAD_INLINE float ExpRow(float* row, std::int64_t columns, float max) {
   const typename V::F shift = V::Set(max);
   for (std::int64_t c = 0; c < columns; c += kKvTile) {
     Unroll<kVectors>([&]<int j>() MANYHEAD_INLINE_LAMBDA {
-      const typename V::F p = Exp<V>(V::Load(row + c + j * V::kLanes) - shift);
+      const typename V::F p = ExpNonPositive<V>(V::Load(row + c + j * V::kLanes) - shift);
       V::Store(row + c + j * V::kLanes, p);
       sum[j] = sum[j] + p;
     });
@@ -127,15 +127,16 @@ MANYHEAD_INLINE float ExpRow(float* row, std::int64_t columns, float max) {
 /// m = max(m, block_max); shift is what to subtract from logits: m, or 0 where no key was seen yet,
 /// since -inf - -inf is NaN; correction = e^(old m - new m) is exactly 1 where m stays.
 template <class V>
-void UpdateMax(const float* block_max, float* m, float* shift, float* correction) {
+void UpdateMax(const float* block_max, std::int64_t rows, float* m, float* shift,
+               float* correction) {
   using F = typename V::F;
-  for (std::int64_t r = 0; r < kAttentionRows; r += V::kLanes) {
+  for (std::int64_t r = 0; r < rows; r += V::kLanes) {
     const F old_m = V::Load(m + r);
     const F new_m = V::Max(V::Load(block_max + r), old_m);
     const F finite = V::Select(V::Less(V::Set(-kInfinity), new_m), new_m, V::Zero());
     V::Store(m + r, new_m);
     V::Store(shift + r, finite);
-    V::Store(correction + r, Exp<V>(old_m - finite));
+    V::Store(correction + r, ExpNonPositive<V>(old_m - finite));
   }
 }
 
@@ -170,7 +171,10 @@ void Attend(const AttentionTile& tile, const AttentionBlock& block) {
   const std::int64_t columns = block.tiles * kKvTile;
   const bool ragged = masked || block.begin > block.first || block.end < block.first + columns;
   Score<V>(tile, block);
-  for (std::int64_t r = 0; r < kAttentionRows; ++r) block_max[r] = -kInfinity;
+  for (std::int64_t r = 0; r < tile.rows; r += V::kLanes) {  // lanes beyond the rows stay empty
+    V::Store(block_max + r, V::Set(-kInfinity));
+    V::Store(sum + r, V::Zero());
+  }
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     float* row = tile.probs + r * kAttentionBlock;
     if (ragged) {
@@ -180,12 +184,11 @@ void Attend(const AttentionTile& tile, const AttentionBlock& block) {
     }
     block_max[r] = RowMax<V>(row, columns);
   }
-  UpdateMax<V>(block_max, tile.state.m, shift, correction);
-  for (std::int64_t r = 0; r < kAttentionRows; ++r) sum[r] = 0;
+  UpdateMax<V>(block_max, tile.rows, tile.state.m, shift, correction);
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     sum[r] = ExpRow<V>(tile.probs + r * kAttentionBlock, columns, shift[r]);
   }
-  for (std::int64_t r = 0; r < kAttentionRows; r += V::kLanes) {
+  for (std::int64_t r = 0; r < tile.rows; r += V::kLanes) {
     V::Store(tile.state.d + r,
              V::Fma(V::Load(tile.state.d + r), V::Load(correction + r), V::Load(sum + r)));
   }
@@ -197,11 +200,11 @@ void Merge(const AttentionState& total, const AttentionState& part, std::int64_t
            std::int64_t v_row) {
   using F = typename V::F;
   alignas(64) float old_weight[kAttentionRows], new_weight[kAttentionRows];
-  for (std::int64_t r = 0; r < kAttentionRows; r += V::kLanes) {
+  for (std::int64_t r = 0; r < rows; r += V::kLanes) {
     const F old_m = V::Load(total.m + r), new_m = V::Load(part.m + r);
     const F max = V::Max(new_m, old_m);
     const F finite = V::Select(V::Less(V::Set(-kInfinity), max), max, V::Zero());
-    const F a = Exp<V>(old_m - finite), b = Exp<V>(new_m - finite);
+    const F a = ExpNonPositive<V>(old_m - finite), b = ExpNonPositive<V>(new_m - finite);
     V::Store(total.m + r, max);
     V::Store(total.d + r, V::Fma(V::Load(part.d + r), b, V::Load(total.d + r) * a));
     V::Store(old_weight + r, a);

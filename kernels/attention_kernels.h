@@ -46,8 +46,11 @@ struct AttentionTile {
 struct AttentionBlock {
   const void* k[kAttentionTiles] = {};  ///< [D][kKvTile] of k_type
   const void* v[kAttentionTiles] = {};  ///< first of kKvTile rows of v_type, v_stride apart
-  std::int64_t v_stride = 0;            ///< elements; the first v_row of each row are readable
-  std::int64_t tiles = 0;               ///< 1..kAttentionTiles
+  /// Tiles that a later block will ask for, to fetch meanwhile; or k and v again.
+  const void* next_k[kAttentionTiles] = {};
+  const void* next_v[kAttentionTiles] = {};
+  std::int64_t v_stride = 0;  ///< elements; the first v_row of each row are readable
+  std::int64_t tiles = 0;     ///< 1..kAttentionTiles
   std::int64_t first = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;

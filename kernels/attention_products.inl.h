@@ -54,18 +54,29 @@ constexpr std::int64_t RowBlockFor(std::int64_t rows) {
   return (rows + blocks - 1) / blocks;
 }
 
+/// Asks for memory of the next block while this one is computed, a line at a time: all at once they
+/// would fill the line buffers and stop the loads that this block needs. Into L2: a block of keys
+/// and values is about as large as L1. Only where so few rows share the keys that memory, not
+/// arithmetic, is the bound.
+template <int kRows>
+MANYHEAD_INLINE void AskFor(const void* line) {
+  if constexpr (kRows <= 4) __builtin_prefetch(line, 0, 2);
+}
+
 /// logits[r, 16 t + i] = sum_d q[d, r] * k[t][d, i]; logits rows are kAttentionBlock apart.
 template <class V, class T, int kRows, int kTiles>
-void ScoreRows(const float* q, const T* const* k, std::int64_t head_dim, float* logits) {
+void ScoreRows(const float* q, const T* const* k, const T* const* next, std::int64_t head_dim,
+               float* logits) {
   using F = typename V::F;
   constexpr int kVectors = kTiles * kTileVectors<V>;
   F acc[kRows][kVectors];
   Unroll<kRows>([&]<int r>() MANYHEAD_INLINE_LAMBDA {
     Unroll<kVectors>([&]<int j>() MANYHEAD_INLINE_LAMBDA { acc[r][j] = V::Zero(); });
   });
-  const T* tile[kTiles];
-  Unroll<kTiles>([&]<int t>() MANYHEAD_INLINE_LAMBDA { tile[t] = k[t]; });
+  const T *tile[kTiles], *ahead[kTiles];
+  Unroll<kTiles>([&]<int t>() MANYHEAD_INLINE_LAMBDA { tile[t] = k[t], ahead[t] = next[t]; });
   for (std::int64_t d = 0; d < head_dim; ++d) {
+    Unroll<kTiles>([&]<int t>() MANYHEAD_INLINE_LAMBDA { AskFor<kRows>(ahead[t] + d * kKvTile); });
     F key[kVectors];
     Unroll<kVectors>([&]<int j>() MANYHEAD_INLINE_LAMBDA {
       key[j] = V::Load(tile[j / kTileVectors<V>] + d * kKvTile + j % kTileVectors<V> * V::kLanes);
@@ -84,7 +95,7 @@ void ScoreRows(const float* q, const T* const* k, std::int64_t head_dim, float* 
 }
 
 template <class T>
-using ScoreFn = void (*)(const float*, const T* const*, std::int64_t, float*);
+using ScoreFn = void (*)(const float*, const T* const*, const T* const*, std::int64_t, float*);
 
 template <class V, class T, int kTiles, int... kRow>
 constexpr ScoreFn<T> PickScore(std::int64_t rows, std::integer_sequence<int, kRow...>) {
@@ -110,14 +121,16 @@ void ScoreBlock(const AttentionTile& tile, const AttentionBlock& block) {
   const std::int64_t step = RowBlockFor<V>(tile.rows);
   const int tiles = TilesFor<V>(static_cast<int>(step));
   for (std::int64_t t = 0; t < block.tiles; t += tiles) {
-    const T* k[kAttentionTiles];
+    const T *k[kAttentionTiles], *next[kAttentionTiles];
     for (std::int64_t i = 0; i < tiles; ++i) {
       // A tile that does not exist is stood in for by the last: its logits are not looked at.
-      k[i] = static_cast<const T*>(block.k[t + i < block.tiles ? t + i : block.tiles - 1]);
+      const std::int64_t present = t + i < block.tiles ? t + i : block.tiles - 1;
+      k[i] = static_cast<const T*>(block.k[present]);
+      next[i] = static_cast<const T*>(block.next_k[present]);
     }
     for (std::int64_t r = 0; r < tile.rows; r += step) {
       const std::int64_t rows = tile.rows - r < step ? tile.rows - r : step;
-      ScoreFor<V, T>(rows, tiles)(tile.q + r * tile.head_dim, k, tile.head_dim,
+      ScoreFor<V, T>(rows, tiles)(tile.q + r * tile.head_dim, k, next, tile.head_dim,
                                   tile.probs + r * kAttentionBlock + t * kKvTile);
     }
   }
@@ -126,6 +139,7 @@ void ScoreBlock(const AttentionTile& tile, const AttentionBlock& block) {
 /// Value rows of consecutive keys, and where their probabilities lie in a row of `probs`.
 struct ValueRun {
   const void* v;
+  const void* next;  ///< where the next block has the same rows
   std::int64_t column;
   std::int64_t count;
 };
@@ -144,8 +158,10 @@ ValueRuns RunsOf(const AttentionBlock& block, std::int64_t begin, std::int64_t e
     const std::int64_t from = begin > first ? begin : first;
     const std::int64_t to = end < first + kKvTile ? end : first + kKvTile;
     if (from >= to) continue;
-    runs.run[runs.count++] = {static_cast<const T*>(block.v[t]) + (from - first) * block.v_stride,
-                              from - block.first, to - from};
+    const std::int64_t offset = (from - first) * block.v_stride;
+    runs.run[runs.count++] = {static_cast<const T*>(block.v[t]) + offset,
+                              static_cast<const T*>(block.next_v[t]) + offset, from - block.first,
+                              to - from};
   }
   return runs;
 }
@@ -157,6 +173,8 @@ void AddValueRows(const ValueRuns& runs, std::int64_t v_stride, std::int64_t col
                   const float* probs, const float* correction, float* o, std::int64_t o_stride) {
   using F = typename V::F;
   constexpr int kVectors = kUnits * kTileVectors<V>;
+  constexpr int kLine = 64 / static_cast<int>(sizeof(T));
+  constexpr int kLines = (kVectors * V::kLanes + kLine - 1) / kLine;
   F acc[kRows][kVectors];
   Unroll<kRows>([&]<int r>() MANYHEAD_INLINE_LAMBDA {
     const F factor = V::Set(correction[r]);
@@ -166,8 +184,10 @@ void AddValueRows(const ValueRuns& runs, std::int64_t v_stride, std::int64_t col
   });
   for (int i = 0; i < runs.count; ++i) {
     const T* v = static_cast<const T*>(runs.run[i].v) + column;
+    const T* next = static_cast<const T*>(runs.run[i].next) + column;
     const float* p = probs + runs.run[i].column;
-    for (const float* end = p + runs.run[i].count; p != end; ++p, v += v_stride) {
+    for (const float* end = p + runs.run[i].count; p != end; ++p, v += v_stride, next += v_stride) {
+      Unroll<kLines>([&]<int j>() MANYHEAD_INLINE_LAMBDA { AskFor<kRows>(next + j * kLine); });
       F value[kVectors];
       Unroll<kVectors>([&]<int j>()
                            MANYHEAD_INLINE_LAMBDA { value[j] = V::Load(v + j * V::kLanes); });

@@ -178,6 +178,8 @@ struct Simd {
   }
   /// x * 2^n for whole n, also where the result is denormal, zero or infinite.
   static MANYHEAD_INLINE F Ldexp(F x, F n) { return _mm512_scalef_ps(x, n); }
+  /// The same where x and the result are normal numbers.
+  static MANYHEAD_INLINE F LdexpNormal(F x, F n) { return _mm512_scalef_ps(x, n); }
 
  private:
   static MANYHEAD_INLINE float Reduce256(__m256 y) {
@@ -276,6 +278,11 @@ struct Simd {
   static MANYHEAD_INLINE F Ldexp(F x, F n) {
     const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     return x * PowerOf2(half) * PowerOf2(_mm256_sub_epi32(whole, half));
+  }
+  /// The same where x and the result are normal numbers.
+  static MANYHEAD_INLINE F LdexpNormal(F x, F n) {
+    const __m256i shift = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), shift));
   }
 
  private:
@@ -378,6 +385,12 @@ struct Simd {
     }
     return y;
   }
+  /// The same where x and the result are normal numbers.
+  static MANYHEAD_INLINE F LdexpNormal(F x, F n) {
+    using Bits = std::int32_t __attribute__((vector_size(16)));
+    return reinterpret_cast<F>(reinterpret_cast<Bits>(x) +
+                               __builtin_convertvector(n, Bits) * (1 << 23));
+  }
 
  private:
   static MANYHEAD_INLINE float PowerOf2(int n) {
@@ -387,17 +400,12 @@ struct Simd {
 
 #endif
 
-/// e^x within 2e-7 of the value for x in [-87.3, 88.7]; below 0 or a denormal, above +inf; NaN
-/// stays NaN, e^0 is exactly 1, e^-inf exactly 0.
+/// e^r for |r| <= ln2 / 2, where x = n ln2 + r: a polynomial, exactly 1 for r = 0.
 ///
-/// Source   Cephes expf: x = n ln2 + r with ln2 in two parts, |r| <= ln2 / 2, a polynomial for
-///          (e^r - 1 - r) / r^2. Cost: 14 vector operations on AVX-512.
+/// Source   Cephes expf: its coefficients and its ln2 in two parts.
 template <class V>
-MANYHEAD_INLINE typename V::F Exp(typename V::F x) {
+MANYHEAD_INLINE typename V::F ExpReduced(typename V::F x, typename V::F n) {
   using F = typename V::F;
-  // Beyond these the result is 0 or inf already; NaN passes, being the second operand.
-  x = V::Min(V::Set(120.0F), V::Max(V::Set(-150.0F), x));
-  const F n = V::Round(x * V::Set(1.44269504F));
   F r = V::Fnma(n, V::Set(0.693359375F), x);
   r = V::Fma(n, V::Set(2.12194440e-4F), r);
   F p = V::Set(1.9875691500e-4F);
@@ -406,7 +414,27 @@ MANYHEAD_INLINE typename V::F Exp(typename V::F x) {
   p = V::Fma(p, r, V::Set(4.1665795894e-2F));
   p = V::Fma(p, r, V::Set(1.6666665459e-1F));
   p = V::Fma(p, r, V::Set(5.0000001201e-1F));
-  return V::Ldexp(V::Fma(p, r * r, r) + V::Set(1.0F), n);
+  p = V::Fma(p, r, V::Set(1.0F));
+  return V::Fma(p, r, V::Set(1.0F));
+}
+
+/// e^x within 2e-7 of the value for x in [-87.3, 88.7]; below 0 or a denormal, above +inf; NaN
+/// stays NaN, e^0 is exactly 1, e^-inf exactly 0.
+template <class V>
+MANYHEAD_INLINE typename V::F Exp(typename V::F x) {
+  // Beyond these the result is 0 or inf already; NaN passes, being the second operand.
+  x = V::Min(V::Set(120.0F), V::Max(V::Set(-150.0F), x));
+  const typename V::F n = V::Round(x * V::Set(1.44269504F));
+  return V::Ldexp(ExpReduced<V>(x, n), n);
+}
+
+/// Exp for x <= 0, in fewer operations: below e^-86.6 (2.5e-38) it is exactly 0.
+template <class V>
+MANYHEAD_INLINE typename V::F ExpNonPositive(typename V::F x) {
+  const typename V::F bounded = V::Max(V::Set(-87.0F), x);
+  const typename V::F n = V::Round(bounded * V::Set(1.44269504F));
+  const typename V::F y = V::LdexpNormal(ExpReduced<V>(bounded, n), n);
+  return V::Select(V::Less(x, V::Set(-86.6F)), V::Zero(), y);
 }
 
 }  // namespace

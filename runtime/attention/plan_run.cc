@@ -13,6 +13,7 @@ using kernels::AttentionState;
 using kernels::kAttentionBlock;
 using kernels::kAttentionRows;
 using kernels::kAttentionSplit;
+using kernels::kAttentionTiles;
 using kernels::kKvTile;
 
 /// Up to so many rows, keys and values are widened in the products' registers; above, once per
@@ -79,16 +80,15 @@ class AttentionPlan::Impl::KvSource {
  public:
   KvSource(const Impl& plan, const Request& request, std::int64_t layer, std::int64_t head,
            std::int64_t rows, const Scratch& scratch) noexcept
-      : plan_(plan), scratch_(scratch), head_(head), kv_len_(request.kv_len) {
+      : plan_(plan), scratch_(scratch), head_(head), rows_(rows), kv_len_(request.kv_len) {
     if (plan.cache_ == nullptr) return;
     view_ = plan.cache_->impl().HeadView(request.sequence, layer, head);
     MANYHEAD_DCHECK(view_.length == request.kv_len && view_.layout->v_row == plan.v_row_ &&
                     view_.layout->head_dim == plan.params_.head_dim);
-    widens_ = rows > kRowsThatWiden;
   }
 
-  /// The keys [begin, end), which lie in one block.
-  AttentionBlock Load(std::int64_t begin, std::int64_t end) const noexcept {
+  /// The keys [begin, end), which lie in one block; more follow up to `last`.
+  AttentionBlock Load(std::int64_t begin, std::int64_t end, std::int64_t last) const noexcept {
     AttentionBlock block;
     block.first = begin / kKvTile * kKvTile;
     block.begin = begin;
@@ -100,24 +100,35 @@ class AttentionPlan::Impl::KvSource {
     } else {
       LoadPages(block);
     }
+    std::copy_n(block.k, kAttentionTiles, block.next_k);
+    std::copy_n(block.v, kAttentionTiles, block.next_v);
+    if (view_.layout != nullptr && rows_ <= kRowsThatWiden) {
+      for (std::int64_t t = 0; t * kKvTile < last - end && t < kAttentionTiles; ++t) {
+        Locate(end + t * kKvTile, block.next_k[t], block.next_v[t]);
+      }
+    }
     return block;
   }
 
  private:
+  /// The tile of a position that is a multiple of kKvTile.
+  void Locate(std::int64_t position, const void*& k, const void*& v) const noexcept {
+    const kernels::KvPageLayout& layout = *view_.layout;
+    const std::byte* page = view_.pages[position / layout.page_size];
+    const std::int64_t token = position % layout.page_size;
+    k = page + token * layout.head_dim * ElementBytes(layout.k_type);
+    v = page + layout.v_offset_bytes + token * layout.v_row * ElementBytes(layout.v_type);
+  }
+
   void LoadPages(AttentionBlock& block) const noexcept {
     const kernels::KvPageLayout& layout = *view_.layout;
-    const std::int64_t k_bytes = ElementBytes(layout.k_type), v_bytes = ElementBytes(layout.v_type);
     block.k_type = layout.k_type;
     block.v_type = layout.v_type;
     block.v_stride = layout.v_row;
     for (std::int64_t t = 0; t < block.tiles; ++t) {
-      const std::int64_t position = block.first + t * kKvTile;
-      const std::byte* page = view_.pages[position / layout.page_size];
-      const std::int64_t token = position % layout.page_size;
-      block.k[t] = page + token * layout.head_dim * k_bytes;
-      block.v[t] = page + layout.v_offset_bytes + token * layout.v_row * v_bytes;
+      Locate(block.first + t * kKvTile, block.k[t], block.v[t]);
     }
-    if (!widens_) return;
+    if (rows_ <= kRowsThatWiden) return;
     Widen(layout.head_dim * kKvTile, block.tiles, scratch_.k, block.k, block.k_type);
     Widen(layout.v_row * kKvTile, block.tiles, scratch_.v, block.v, block.v_type);
   }
@@ -155,8 +166,8 @@ class AttentionPlan::Impl::KvSource {
   const Impl& plan_;
   const Scratch& scratch_;
   std::int64_t head_;
+  std::int64_t rows_;
   std::int64_t kv_len_;
-  bool widens_ = false;
   kernels::KvHeadView view_;
 };
 
@@ -175,7 +186,7 @@ void AttentionPlan::Impl::AttendKeys(const Tile& tile, const KvSource& source,
   kernels_->reset(state, tile.rows(), v_row_);
   for (std::int64_t from = begin, to = 0; from < end; from = to) {
     to = std::min(end, from / kAttentionBlock * kAttentionBlock + kAttentionBlock);
-    kernels_->attend(rows, source.Load(from, to));
+    kernels_->attend(rows, source.Load(from, to, tile.end()));
   }
 }
 
