@@ -168,11 +168,11 @@ TEST_P(Golden, TokenizerGivesTheReferencesIds) {
 INSTANTIATE_TEST_SUITE_P(, Golden,
                          ::testing::Combine(::testing::Values("gemma3-270m", "qwen2.5-coder-0.5b"),
                                             ::testing::ValuesIn(kEveryIsa)),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param);
+                         [](const auto& param_info) {
+                           std::string name = std::get<0>(param_info.param);
                            for (char& c : name)
                              if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-                           return name + "_" + IsaName(std::get<1>(info.param));
+                           return name + "_" + IsaName(std::get<1>(param_info.param));
                          });
 
 }  // namespace

@@ -171,9 +171,9 @@ INSTANTIATE_TEST_SUITE_P(, EveryFamily,
                          ::testing::Combine(::testing::Range(0,
                                                              static_cast<int>(Families().size())),
                                             ::testing::ValuesIn(kEveryIsa)),
-                         [](const auto& info) {
-                           return std::string(Families()[std::get<0>(info.param)].name) + "_" +
-                                  IsaName(std::get<1>(info.param));
+                         [](const auto& param_info) {
+                           return std::string(Families()[std::get<0>(param_info.param)].name) + "_" +
+                                  IsaName(std::get<1>(param_info.param));
                          });
 
 class SessionTest : public ::testing::Test {
