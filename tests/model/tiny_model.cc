@@ -14,6 +14,7 @@ void TinyModel::Fill(const std::string& name, std::int64_t rows, std::int64_t co
   for (float& v : values)
     v = static_cast<float>(mean + spread * (static_cast<double>(bits() >> 8) * 0x1p-23 - 1));
   tensors[name] = values;
+  if (rows > 1) cols_[name] = cols;
 }
 
 void TinyModel::MakeWeights(unsigned seed) {
@@ -90,14 +91,9 @@ GgufWriter TinyModel::ToGguf() const {
 
   for (const auto& [name, values] : tensors) {
     const std::int64_t size = static_cast<std::int64_t>(values.size());
-    std::int64_t cols = size;
-    if (name.find("norm") == std::string::npos && name.find("bias") == std::string::npos &&
-        name != "rope_freqs.weight")
-      cols = name.find("ffn_down") != std::string::npos      ? ffn_dim
-             : name.find("attn_output") != std::string::npos ? num_heads * head_dim
-                                                             : d_model;
-    std::vector<std::int64_t> shape = {cols};
-    if (cols != size) shape.push_back(size / cols);
+    std::vector<std::int64_t> shape = {size};
+    if (const auto cols = cols_.find(name); cols != cols_.end())
+      shape = {cols->second, size / cols->second};
     file.AddTensor(name, WeightType::kF32, shape, values);
   }
   return file;

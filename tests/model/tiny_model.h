@@ -53,6 +53,7 @@ struct TinyModel {
   std::vector<double> FeedForward(const std::string& block, const std::vector<double>& x) const;
   bool IsLocal(std::int64_t layer) const;
 
+  std::map<std::string, std::int64_t> cols_;  // of each matrix that MakeWeights drew
   unsigned state_ = 1;
 };
 
