@@ -40,9 +40,12 @@ TokenId VocabFile::Add(std::string text, std::int32_t type, float score) {
   return static_cast<TokenId>(tokens.size() - 1);
 }
 
-void VocabFile::Merge(const std::string& left, const std::string& right) {
-  if (std::find(tokens.begin(), tokens.end(), left + right) == tokens.end()) Add(left + right);
-  merges.push_back(left + " " + right);
+void VocabFile::Merge(std::string_view left, std::string_view right) {
+  // Before anything is appended, since both may be views of a token.
+  std::string merge = std::string(left).append(" ").append(right);
+  std::string joined = std::string(left).append(right);
+  if (std::find(tokens.begin(), tokens.end(), joined) == tokens.end()) Add(std::move(joined));
+  merges.push_back(std::move(merge));
 }
 
 GgufWriter VocabFile::Writer() const {

@@ -29,7 +29,7 @@ struct VocabFile {
   /// Appends a token and returns its id.
   TokenId Add(std::string text, std::int32_t type = kNormal, float score = 0);
   /// Appends the token `left + right` unless it is there, and the merge that leads to it.
-  void Merge(const std::string& left, const std::string& right);
+  void Merge(std::string_view left, std::string_view right);
   /// The keys of the vocabulary; more can be added to the result.
   GgufWriter Writer() const;
 
