@@ -9,5 +9,6 @@
 #include "manyhead/sampling.h"
 #include "manyhead/session.h"
 #include "manyhead/status.h"
+#include "manyhead/threads.h"
 #include "manyhead/tokenizer.h"
 #include "manyhead/types.h"

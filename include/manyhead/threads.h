@@ -1,0 +1,9 @@
+#pragma once
+
+namespace manyhead {
+
+/// The thread count used where the caller gives none: the CPUs in this thread's affinity mask, no
+/// more than the cgroup's quota rounded down, at least 1. SMT siblings count once.
+int DefaultThreads();
+
+}  // namespace manyhead

@@ -1,0 +1,144 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tools/manyhead/bench_run.h"
+#include "tools/manyhead/nll_windows.h"
+#include "tools/manyhead/output.h"
+#include "tools/manyhead/parse.h"
+#include "tools/manyhead/throughput.h"
+
+namespace manyhead::cli {
+namespace {
+
+TEST(Parse, NumbersAreReadWholeOrNotAtAll) {
+  EXPECT_EQ(ParseInt("010"), 10);  // decimal, not octal
+  EXPECT_EQ(ParseInt("-3"), -3);
+  for (const char* text : {"", " 1", "1 ", "0x10", "1e3", "9223372036854775808", "1,2", "+1"})
+    EXPECT_EQ(ParseInt(text), std::nullopt) << text;
+  EXPECT_EQ(ParseUnsigned("18446744073709551615"), std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(ParseUnsigned("-1"), std::nullopt);
+  EXPECT_EQ(ParseReal("0.25"), 0.25);
+  for (const char* text : {"", "nan", "inf", "1e999", "1.5x", "0,5"})
+    EXPECT_EQ(ParseReal(text), std::nullopt) << text;
+}
+
+TEST(Parse, IdsComeAsJsonListOrSeparatedBySpaceOrComma) {
+  const std::vector<TokenId> expected = {2, 818, 5279};
+  for (const char* text : {"[2, 818, 5279]", "2,818,5279", "2 818\n5279\n", " [2,818,5279] \n"}) {
+    const auto ids = ParseIds(text);
+    ASSERT_TRUE(ids.ok()) << text;
+    EXPECT_EQ(*ids, expected) << text;
+  }
+  EXPECT_TRUE(ParseIds("")->empty());
+  EXPECT_EQ(ParseIds("1,x2").status().message(), "token ids: 'x2' is no token id");
+  for (const char* text : {"-1", "2147483648", "1.5", "[1", "1]", "[[1]]", "null"})
+    EXPECT_FALSE(ParseIds(text).ok()) << text;
+}
+
+TEST(Output, EscapeLineKeepsOneLineAndNoControlBytes) {
+  EXPECT_EQ(EscapeLine("a\nb\t\x1b[0m\x7f"), "a\\nb\\t\\x1b[0m\\x7f");
+  EXPECT_EQ(EscapeLine("naïve"), "naïve");
+}
+
+TEST(Output, NumbersAndTablesAreAligned) {
+  EXPECT_EQ(FormatBytes(640), "640 B");
+  EXPECT_EQ(FormatBytes(1536), "1.50 KiB");
+  EXPECT_EQ(FormatCount(268098176), "268M");
+  EXPECT_EQ(FormatCount(1543714304), "1.54B");
+  EXPECT_EQ(FormatTable({{"a", "b"}, {"long", "12"}}, 1), "a      b\nlong  12\n");
+}
+
+// huggingface/text-generation-inference#849: tokens are counted, not requests.
+TEST(Throughput, CountsEveryTokenOfEveryRequest) {
+  const Throughput throughput = ComputeThroughput(2, 512, 2'000'000'000);
+  EXPECT_DOUBLE_EQ(throughput.tokens_per_second, 512.0);
+  EXPECT_DOUBLE_EQ(throughput.requests_per_second, 1.0);
+  EXPECT_EQ(ComputeThroughput(1, 5, 0).tokens_per_second, 0);
+}
+
+TEST(Throughput, OnlyTheJobIsTimed) {
+  std::int64_t now = 0;
+  int jobs = 0;
+  const auto prepare = [&] {
+    now += 1'000'000;  // never counted
+    return true;
+  };
+  const auto job = [&] {
+    now += 10 * ++jobs;
+    return jobs < 4;  // the fourth is stopped: its time means nothing
+  };
+  const auto samples = TimeRepetitions(
+      9, [&] { return now; }, prepare, job);
+  EXPECT_EQ(samples, (std::vector<std::int64_t>{10, 20, 30}));
+  EXPECT_EQ(jobs, 4);
+}
+
+TEST(Throughput, DeviationIsThatOfASample) {
+  const std::vector<double> samples = {1, 2, 3, 4};
+  const MeanAndDeviation result = ComputeMeanAndDeviation(samples);
+  EXPECT_DOUBLE_EQ(result.mean, 2.5);
+  EXPECT_DOUBLE_EQ(result.deviation, std::sqrt(5.0 / 3.0));
+  EXPECT_EQ(ComputeMeanAndDeviation(std::span(samples).first(1)).deviation, 0);
+}
+
+TEST(Throughput, ChecksumIsFnv1aOfTheBytes) {
+  EXPECT_EQ(ChecksumIds({}), "cbf29ce484222325");
+  const std::vector<TokenId> ids = {0x64636261};  // the bytes "abcd"
+  EXPECT_EQ(ChecksumIds(ids), "fc179f83ee0724dd");
+}
+
+TEST(Throughput, ArgMaxTakesTheLowestOfEqualsAndRefusesNan) {
+  std::vector<float> logits(5000, -1.0F);
+  logits[4097] = logits[2050] = logits[2049] = 7;
+  EXPECT_EQ(ArgMax(logits), 2049);
+  logits[10] = NAN;
+  EXPECT_EQ(ArgMax(logits), -1);
+  EXPECT_EQ(ArgMax(std::vector<float>(3, -INFINITY)), 0);
+  EXPECT_EQ(ArgMax({}), -1);
+}
+
+TEST(NllWindows, EveryTokenButTheFirstIsScoredOnceWithHalfAContextBeforeIt) {
+  for (const bool with_bos : {false, true}) {
+    for (const std::int64_t context : {4, 5, 8, 33}) {
+      for (const std::int64_t tokens : {2, 3, 4, 5, 8, 9, 31, 100}) {
+        std::int64_t next = 1;
+        for (const NllWindow& window : NllWindows(tokens, context, with_bos)) {
+          EXPECT_EQ(window.first_scored, next);
+          EXPECT_GE(window.begin, 0);
+          EXPECT_LE(window.end - window.begin + (window.add_bos ? 1 : 0), context);
+          EXPECT_EQ(window.add_bos, with_bos && window.begin > 0);
+          if (window.begin > 0) EXPECT_GE(next - window.begin, context / 2 - 1);
+          EXPECT_GT(window.end, next - 1);
+          next = window.end;
+        }
+        EXPECT_EQ(next, tokens) << "context " << context;
+      }
+    }
+  }
+}
+
+TEST(Bench, PlansPromptAndDecodeRowsAtEachDepth) {
+  std::string names;
+  for (const BenchTest& test : PlanTests({512, 0}, {64}, {0, 4096})) names += TestName(test) + ";";
+  EXPECT_EQ(names, "pp512;tg64;pp512 @ d4096;tg64 @ d4096;");
+}
+
+TEST(Bench, CacheBytesReadStopAtTheWindow) {
+  ModelConfig config;
+  config.layers.resize(2);
+  config.layers[0].num_kv_heads = 2;
+  config.layers[1].num_kv_heads = 1;
+  config.layers[1].window = 3;
+  // Lengths 3, 4, 5, 6: 18 tokens x 2 heads x 10 bytes and 12 tokens x 1 head x 100 bytes.
+  EXPECT_EQ(KvReadBytesPerToken(config, {10, 100}, {0, 4, 2}), (18 * 20 + 12 * 100) / 4);
+  EXPECT_EQ(KvReadBytesPerToken(config, {10, 100}, {512, 0, 2}), 0);
+}
+
+}  // namespace
+}  // namespace manyhead::cli

@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "manyhead/model.h"
+#include "manyhead/session.h"
+#include "tools/manyhead/bench_run.h"
+#include "tools/manyhead/commands.h"
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/machine.h"
+#include "tools/manyhead/options.h"
+#include "tools/manyhead/output.h"
+#include "tools/manyhead/report.h"
+
+namespace manyhead::cli {
+namespace {
+
+struct Flags {
+  std::string model, format;
+  SessionFlags session;
+  std::vector<std::int64_t> prompts = {512}, gens = {64}, depths = {0}, threads = {0};
+  std::int64_t repetitions = 5;
+};
+
+/// What the rows of one session share.
+struct Setting {
+  SessionOptions options;
+  int threads = 0;
+  Isa isa = Isa::kScalar;
+  std::int64_t kv_bytes_per_token = 0;
+  double bandwidth = 0;  ///< measured, bytes per second
+};
+
+struct Row {
+  Setting setting;
+  BenchResult result;
+};
+
+/// Part of the measured bandwidth that decoding used, in percent; negative where it says nothing.
+double BandwidthPercent(const Model& model, const Row& row) {
+  if (row.result.test.n_gen == 0 || row.setting.bandwidth <= 0) return -1;
+  const double bytes =
+      static_cast<double>(model.weight_bytes_per_token() + row.result.kv_read_bytes_per_token);
+  return 100 * bytes * row.result.ts.mean / row.setting.bandwidth;
+}
+
+Json RowJson(const Model& model, const Row& row) {
+  const BenchResult& result = row.result;
+  const double percent = BandwidthPercent(model, row);
+  Json json;
+  json["build_version"] = MANYHEAD_VERSION;
+  json["cpu_info"] = CpuName();
+  json["backends"] = "CPU";
+  json["model_filename"] = model.path();
+  json["model_type"] = ModelType(model);
+  json["model_size"] = model.weight_bytes();
+  json["model_n_params"] = model.num_parameters();
+  json["n_batch"] = row.setting.options.chunk;
+  json["n_threads"] = row.setting.threads;
+  json["type_k"] = KvTypeName(row.setting.options.k_type);
+  json["type_v"] = KvTypeName(row.setting.options.v_type);
+  json["n_prompt"] = result.test.n_prompt;
+  json["n_gen"] = result.test.n_gen;
+  json["n_depth"] = result.test.n_depth;
+  json["test_time"] = result.test_time;
+  json["avg_ns"] = result.ns.mean;
+  json["stddev_ns"] = result.ns.deviation;
+  json["avg_ts"] = result.ts.mean;
+  json["stddev_ts"] = result.ts.deviation;
+  json["isa"] = IsaName(row.setting.isa);
+  json["math"] = row.setting.options.math == MathMode::kExact ? "exact" : "fast";
+  json["weight_bytes_per_token"] = model.weight_bytes_per_token();
+  json["kv_bytes_per_token"] = row.setting.kv_bytes_per_token;
+  json["kv_read_bytes_per_token"] = result.kv_read_bytes_per_token;
+  json["bandwidth_bytes_per_second"] = row.setting.bandwidth;
+  json["bandwidth_percent"] = percent < 0 ? Json() : Json(percent);
+  json["peak_resident_bytes"] = result.peak_resident_bytes;
+  json["ids_checksum"] = result.ids_checksum;
+  json["samples_ns"] = result.samples_ns;
+  json["samples_ts"] = result.samples_ts;
+  return json;
+}
+
+std::string CsvField(const Json& value) {
+  std::string text = value.is_string() ? value.get<std::string>()
+                                       : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+void PrintCsv(const Model& model, const std::vector<Row>& rows) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Json json = RowJson(model, rows[i]);
+    std::string names, values;
+    for (const auto& [name, value] : json.items()) {
+      names += (names.empty() ? "" : ",") + name;
+      values += (values.empty() ? "" : ",") + CsvField(value);
+    }
+    if (i == 0) Stdout::Write(names + "\n");
+    Stdout::Write(values + "\n");
+  }
+}
+
+void PrintTable(const Model& model, const std::vector<Row>& rows) {
+  std::vector<std::vector<std::string>> cells = {{"model", "size", "isa", "kv", "threads", "test",
+                                                  "tokens/s", "+-", "bandwidth", "KV/token",
+                                                  "peak memory", "ids"}};
+  for (const Row& row : rows) {
+    const double percent = BandwidthPercent(model, row);
+    cells.push_back({ModelType(model), FormatBytes(static_cast<double>(model.weight_bytes())),
+                     IsaName(row.setting.isa), KvTypeName(row.setting.options.k_type),
+                     std::to_string(row.setting.threads), TestName(row.result.test),
+                     FormatFixed(row.result.ts.mean, 2), FormatFixed(row.result.ts.deviation, 2),
+                     percent < 0 ? "" : FormatFixed(percent, 0) + " %",
+                     FormatBytes(static_cast<double>(row.setting.kv_bytes_per_token)),
+                     FormatBytes(static_cast<double>(row.result.peak_resident_bytes)),
+                     row.result.ids_checksum.substr(0, 8)});
+  }
+  Stdout::Write(FormatTable(cells, 1));
+  if (!rows.empty())
+    Stdout::Write("decoding reads " +
+                  FormatBytes(static_cast<double>(model.weight_bytes_per_token())) +
+                  " of weights per token; memory reads at " +
+                  FormatFixed(rows.front().setting.bandwidth / 1e9, 1) + " GB/s\n");
+}
+
+/// The rows of one thread count.
+Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
+                  const std::vector<BenchTest>& tests, std::vector<Row>* rows) {
+  Setting setting;
+  setting.options = ToSessionOptions(flags.session);
+  setting.options.threads = static_cast<int>(threads);
+  for (const BenchTest& test : tests)
+    setting.options.context =
+        std::max(setting.options.context, test.n_depth + test.n_prompt + test.n_gen);
+  Result<Session> session = Session::Create(model, setting.options);
+  if (!session.ok()) return session.status();
+  setting.options = session->options();
+  setting.threads = session->threads();
+  setting.isa = session->isa();
+  setting.kv_bytes_per_token = session->cache().bytes_per_token();
+  setting.bandwidth = MeasureReadBandwidth(setting.threads).bytes_per_second;
+  BenchRunner runner(model, *session, SteadyNanoseconds);
+  for (const BenchTest& test : tests) {
+    Result<std::optional<BenchResult>> result = runner.Run(test, flags.repetitions);
+    if (!result.ok()) return result.status();
+    if (result->has_value()) rows->push_back({setting, *std::move(*result)});
+    if (Interrupted().load()) break;
+  }
+  return {};
+}
+
+int Run(const Flags& flags) {
+  const Result<Model> model = LoadModel(flags.model);
+  if (!model.ok()) return Fail(model.status());
+  const std::vector<BenchTest> tests = PlanTests(flags.prompts, flags.gens, flags.depths);
+  CatchInterrupt();
+  std::vector<Row> rows;
+  for (const std::int64_t threads : flags.threads) {
+    if (Interrupted().load()) break;
+    if (Status status = RunSession(*model, flags, threads, tests, &rows); !status.ok())
+      return Fail(status);
+  }
+  if (flags.format == "json") {
+    Json json = Json::array();
+    for (const Row& row : rows) json.push_back(RowJson(*model, row));
+    Stdout::WriteJson(json);
+  } else if (flags.format == "csv") {
+    PrintCsv(*model, rows);
+  } else {
+    PrintTable(*model, rows);
+  }
+  return Stdout::Finish();
+}
+
+}  // namespace
+
+Command AddBench(CLI::App& parent) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* app = parent.add_subcommand("bench", "Measure the speed of a model");
+  AddModel(*app, &flags->model);
+  AddIntList(*app, "-p,--n-prompt", &flags->prompts, {0, 1 << 24}, "Prompt lengths; 0 = none");
+  AddIntList(*app, "-n,--n-gen", &flags->gens, {0, 1 << 24},
+             "Numbers of tokens to decode; 0 = none");
+  AddIntList(*app, "-d,--n-depth", &flags->depths, {0, 1 << 24}, "Tokens in the cache before");
+  AddIntList(*app, "-t,--threads", &flags->threads, {0, 1024},
+             "Thread counts; 0 = the CPUs this process may use");
+  AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each test");
+  AddKvTypeAndMath(*app, &flags->session);
+  AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
+  app->footer(
+      "One row per prompt length and per number of decoded tokens, at each depth. A run that is "
+      "not\n"
+      "counted comes first; a decode row counts neither the prompt nor the depth. bandwidth is\n"
+      "(weights + cache read per token) x tokens/s over the memory bandwidth measured at the "
+      "start;\n"
+      "peak memory is that of the process so far; ids is a checksum of the greedy tokens.\n"
+      "Examples:\n"
+      "  manyhead bench\n"
+      "  manyhead bench -m gemma3-270m -p 512 -n 64 -d 0,4096 -t 1,2 -r 5 -o json");
+  app->callback([flags] {
+    if (PlanTests(flags->prompts, flags->gens, flags->depths).empty())
+      throw CLI::ValidationError("bench", "nothing to measure: -p and -n are 0");
+  });
+  return {app, [flags] { return Run(*flags); }};
+}
+
+}  // namespace manyhead::cli

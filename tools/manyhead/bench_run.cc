@@ -1,0 +1,175 @@
+#include "tools/manyhead/bench_run.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <utility>
+
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/machine.h"
+#include "tools/manyhead/progress.h"
+#include "tools/manyhead/report.h"
+
+namespace manyhead::cli {
+namespace {
+
+/// Decoded before the counted runs, which takes every allocation and page fault out of them.
+constexpr std::int64_t kWarmUpTokens = 4;
+/// Appended at a time to reach the depth, so that progress can be shown.
+constexpr std::int64_t kFillStep = 512;
+
+std::string UtcNow() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+}  // namespace
+
+std::vector<BenchTest> PlanTests(const std::vector<std::int64_t>& prompts,
+                                 const std::vector<std::int64_t>& gens,
+                                 const std::vector<std::int64_t>& depths) {
+  std::vector<BenchTest> tests;
+  for (const std::int64_t depth : depths) {
+    for (const std::int64_t prompt : prompts)
+      if (prompt > 0) tests.push_back({prompt, 0, depth});
+    for (const std::int64_t gen : gens)
+      if (gen > 0) tests.push_back({0, gen, depth});
+  }
+  return tests;
+}
+
+std::string TestName(const BenchTest& test) {
+  std::string name =
+      test.n_prompt > 0 ? "pp" + std::to_string(test.n_prompt) : "tg" + std::to_string(test.n_gen);
+  if (test.n_depth > 0) name += " @ d" + std::to_string(test.n_depth);
+  return name;
+}
+
+std::int64_t KvReadBytesPerToken(const ModelConfig& config,
+                                 const std::vector<std::int64_t>& head_bytes_per_token,
+                                 const BenchTest& test) {
+  if (test.n_gen == 0) return 0;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    const LayerConfig& layer = config.layers[i];
+    std::int64_t tokens = 0;
+    for (std::int64_t length = test.n_depth + 1; length <= test.n_depth + test.n_gen; ++length)
+      tokens += layer.window > 0 ? std::min(length, layer.window) : length;
+    bytes += tokens * layer.num_kv_heads * head_bytes_per_token[i];
+  }
+  return bytes / test.n_gen;
+}
+
+BenchRunner::BenchRunner(const Model& model, Session& session, NanosecondClock clock)
+    : model_(&model), session_(&session), clock_(std::move(clock)) {}
+
+TokenId BenchRunner::IdAt(std::int64_t position) const {
+  // A multiplicative hash spreads the ids over the vocabulary; what they say does not matter.
+  const std::uint64_t mixed = (static_cast<std::uint64_t>(position) + 1) * 0x9E3779B97F4A7C15U;
+  const auto vocab = static_cast<std::uint64_t>(model_->config().vocab_size);
+  return static_cast<TokenId>((mixed >> 33) % vocab);
+}
+
+bool BenchRunner::AppendFixed(std::int64_t count) {
+  std::vector<TokenId> ids;
+  for (std::int64_t i = 0; i < count; ++i) ids.push_back(IdAt(session_->length() + i));
+  return Append(ids);
+}
+
+bool BenchRunner::Append(std::span<const TokenId> ids) {
+  if (Interrupted().load()) return false;
+  const Result<std::span<const float>> logits = session_->Append(ids);
+  if (!logits.ok()) {
+    status_ = logits.status();
+    return false;
+  }
+  best_id_ = ArgMax(*logits);
+  if (best_id_ < 0) status_ = Status(StatusCode::kUnsupported, "bench: the logits hold NaN");
+  return status_.ok();
+}
+
+bool BenchRunner::Rewind(std::int64_t depth) {
+  fixed_ = std::min({fixed_, depth, session_->length()});
+  status_ = session_->Truncate(fixed_);
+  if (!status_.ok()) return false;
+  Progress progress("filling the cache", "tokens");
+  while (fixed_ < depth) {
+    if (!AppendFixed(std::min(depth - fixed_, kFillStep))) return false;
+    fixed_ = session_->length();
+    progress.Update(fixed_, depth);
+  }
+  return true;
+}
+
+bool BenchRunner::Prefill(std::int64_t count) {
+  // In one call: a step of its own for each part would compute logits that a prompt does not need.
+  if (!AppendFixed(count)) return false;
+  ids_.assign(1, best_id_);
+  return true;
+}
+
+bool BenchRunner::Decode(std::int64_t count) {
+  ids_.clear();
+  TokenId id = IdAt(session_->length());
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!Append(std::span(&id, 1))) return false;
+    id = best_id_;
+    ids_.push_back(id);
+  }
+  return true;
+}
+
+bool BenchRunner::RunOnce(const BenchTest& test, std::int64_t most_tokens) {
+  return test.n_prompt > 0 ? Prefill(std::min(test.n_prompt, most_tokens))
+                           : Decode(std::min(test.n_gen, most_tokens));
+}
+
+Result<std::optional<BenchResult>> BenchRunner::Run(const BenchTest& test,
+                                                    std::int64_t repetitions) {
+  BenchResult result;
+  result.test = test;
+  result.test_time = UtcNow();
+  const std::int64_t count = test.n_prompt + test.n_gen;
+  if (Rewind(test.n_depth) && RunOnce(test, test.n_prompt > 0 ? count : kWarmUpTokens)) {
+    Progress progress(TestName(test), "repetitions");
+    std::vector<TokenId> ids;
+    std::int64_t done = 0;
+    const auto job = [&] { return RunOnce(test, count); };
+    const auto prepare = [&] {
+      if (done == 1) ids = ids_;
+      if (done > 1) CompareIds(test, ids);
+      if (!status_.ok()) return false;
+      progress.Update(done++, repetitions);
+      return Rewind(test.n_depth);
+    };
+    result.samples_ns = TimeRepetitions(repetitions, clock_, prepare, job);
+    if (done > 1 && status_.ok() && !Interrupted().load()) CompareIds(test, ids);
+    result.ids_checksum = ChecksumIds(ids.empty() ? ids_ : ids);
+  }
+  if (!status_.ok()) return status_;
+  if (result.samples_ns.empty()) return std::optional<BenchResult>();
+  std::vector<double> ns;
+  for (const std::int64_t sample : result.samples_ns) {
+    ns.push_back(static_cast<double>(sample));
+    result.samples_ts.push_back(ComputeThroughput(1, count, sample).tokens_per_second);
+  }
+  result.ns = ComputeMeanAndDeviation(ns);
+  result.ts = ComputeMeanAndDeviation(result.samples_ts);
+  result.kv_read_bytes_per_token =
+      KvReadBytesPerToken(model_->config(), MeasureKvTokenBytes(session_->cache()).per_head, test);
+  result.peak_resident_bytes = PeakResidentBytes();
+  return std::optional<BenchResult>(std::move(result));
+}
+
+void BenchRunner::CompareIds(const BenchTest& test, const std::vector<TokenId>& expected) {
+  if (ids_ == expected) return;
+  status_ = Status(StatusCode::kUnsupported, "bench: " + TestName(test) + " gave ids " +
+                                                 ChecksumIds(ids_) + " where it gave " +
+                                                 ChecksumIds(expected) + " before");
+}
+
+}  // namespace manyhead::cli

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "manyhead/model.h"
+#include "manyhead/session.h"
+#include "manyhead/status.h"
+#include "manyhead/types.h"
+#include "tools/manyhead/throughput.h"
+
+namespace manyhead::cli {
+
+/// One row of a benchmark: the prompt's prefill or the decoding of tokens, after `depth` tokens.
+struct BenchTest {
+  std::int64_t n_prompt = 0;  ///< 0 in a decode test
+  std::int64_t n_gen = 0;     ///< 0 in a prefill test
+  std::int64_t n_depth = 0;
+};
+
+/// Every depth with every prompt length, then with every number of generated tokens; zeros are
+/// skipped.
+std::vector<BenchTest> PlanTests(const std::vector<std::int64_t>& prompts,
+                                 const std::vector<std::int64_t>& gens,
+                                 const std::vector<std::int64_t>& depths);
+
+/// "pp512", "tg64 @ d4096".
+std::string TestName(const BenchTest& test);
+
+struct BenchResult {
+  BenchTest test;
+  std::vector<std::int64_t> samples_ns;
+  std::vector<double> samples_ts;  ///< tokens per second of each repetition
+  MeanAndDeviation ns, ts;
+  std::int64_t kv_read_bytes_per_token = 0;  ///< mean over the decoded tokens; 0 in a prefill test
+  std::string ids_checksum;                  ///< of the greedy ids
+  std::int64_t peak_resident_bytes = 0;
+  std::string test_time;  ///< start, ISO 8601, UTC
+};
+
+/// Runs tests on one session. The tokens are the same for every run: fixed ids up to the depth,
+/// then fixed ids as the prompt, or the model's own greedy choice.
+class BenchRunner {
+ public:
+  BenchRunner(const Model& model, Session& session, NanosecondClock clock);
+
+  /// One run that is not counted, then `repetitions`. Nothing when it was interrupted before the
+  /// first was done.
+  /// Errors   what the session says; kUnsupported when two repetitions give different ids.
+  Result<std::optional<BenchResult>> Run(const BenchTest& test, std::int64_t repetitions);
+
+ private:
+  TokenId IdAt(std::int64_t position) const;
+  /// Makes the session hold exactly the first `depth` fixed ids.
+  bool Rewind(std::int64_t depth);
+  bool AppendFixed(std::int64_t count);
+  bool Append(std::span<const TokenId> ids);
+  bool Prefill(std::int64_t count);
+  bool Decode(std::int64_t count);
+  bool RunOnce(const BenchTest& test, std::int64_t most_tokens);
+  void CompareIds(const BenchTest& test, const std::vector<TokenId>& expected);
+
+  const Model* model_;
+  Session* session_;
+  NanosecondClock clock_;
+  std::int64_t fixed_ = 0;  ///< how many tokens of the session's beginning are the fixed ids
+  Status status_;
+  TokenId best_id_ = 0;       ///< of the last logits
+  std::vector<TokenId> ids_;  ///< greedy ids of the run in hand
+};
+
+/// Cache bytes that decoding reads per token, the mean over `n_gen` tokens after `n_depth`: a layer
+/// with a window reads no more than that.
+std::int64_t KvReadBytesPerToken(const ModelConfig& config,
+                                 const std::vector<std::int64_t>& head_bytes_per_token,
+                                 const BenchTest& test);
+
+}  // namespace manyhead::cli

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace manyhead::cli {
+
+/// A subcommand: its options are added to `app` when it is made; `run` does the work and gives the
+/// exit code.
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;
+};
+
+Command AddGenerate(CLI::App& parent);
+Command AddTokenize(CLI::App& parent);
+Command AddPerplexity(CLI::App& parent);
+Command AddBench(CLI::App& parent);
+Command AddInfo(CLI::App& parent);
+
+}  // namespace manyhead::cli

@@ -1,0 +1,225 @@
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "manyhead/model.h"
+#include "manyhead/sampling.h"
+#include "manyhead/session.h"
+#include "tools/manyhead/commands.h"
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/options.h"
+#include "tools/manyhead/output.h"
+#include "tools/manyhead/parse.h"
+#include "tools/manyhead/progress.h"
+#include "tools/manyhead/report.h"
+
+namespace manyhead::cli {
+namespace {
+
+struct Flags {
+  std::string model, format;
+  TextFlags text;
+  std::optional<std::vector<TokenId>> prompt_ids;
+  SessionFlags session;
+  GenerateOptions generate;
+  std::optional<std::uint64_t> seed;
+};
+
+/// A seed that fits in the numbers of every JSON reader.
+std::uint64_t RandomSeed() { return std::random_device()(); }
+
+Result<std::vector<TokenId>> PromptIds(const Flags& flags, const Tokenizer& tokenizer) {
+  if (flags.prompt_ids) return *flags.prompt_ids;
+  const Result<std::string> text = ReadText(flags.text);
+  if (!text.ok()) return text.status();
+  return tokenizer.Encode(*text, ToEncodeOptions(flags.text));
+}
+
+Json ToJson(const Model& model, const Session& session, const std::vector<TokenId>& prompt,
+            const GenerateOptions& options, const GenerateResult& result) {
+  const Timings& timings = result.timings;
+  Json json;
+  json["model"] = ModelType(model);
+  json["prompt_ids"] = prompt;
+  json["ids"] = result.ids;
+  json["text"] = result.text;
+  json["stop_reason"] = StopReasonName(result.stop_reason);
+  json["seed"] = options.sampling.seed;
+  json["timings"] = {
+      {"prefill_tokens", timings.prefill_tokens},
+      {"prefill_seconds", timings.prefill_seconds},
+      {"prefill_tokens_per_second", timings.prefill_rate()},
+      {"decode_tokens", timings.decode_tokens},
+      {"decode_seconds", timings.decode_seconds},
+      {"decode_tokens_per_second", timings.decode_rate()},
+      {"time_to_first_token_seconds", timings.time_to_first_token_seconds},
+  };
+  if (options.top_logits > 0) json["top_logits"] = result.top_logits;
+  json["kv"] = KvJson(session.cache());
+  json["isa"] = IsaName(session.isa());
+  json["threads"] = session.threads();
+  return json;
+}
+
+void PrintStatistics(const Model& model, const Session& session, const GenerateOptions& options,
+                     const GenerateResult& result) {
+  const Timings& timings = result.timings;
+  const KvUsage usage = session.cache().usage();
+  const KvTokenBytes bytes = MeasureKvTokenBytes(session.cache());
+  std::string seed;
+  if (options.sampling.temperature > 0) seed = ", seed " + std::to_string(options.sampling.seed);
+  const auto line = [](const char* name, const std::string& text) {
+    std::fprintf(stderr, "%-9s %s\n", name, text.c_str());
+  };
+  std::fputs("\n", stderr);
+  line("model", ModelType(model) + ", " + IsaName(session.isa()) + ", " +
+                    std::to_string(session.threads()) + " threads");
+  line("prefill", FormatFixed(timings.prefill_rate(), 1) + " tokens/s (" +
+                      std::to_string(timings.prefill_tokens) + " tokens), first token after " +
+                      FormatFixed(timings.time_to_first_token_seconds, 3) + " s");
+  line("decode", FormatFixed(timings.decode_rate(), 1) + " tokens/s (" +
+                     std::to_string(timings.decode_tokens) + " tokens)");
+  line("KV cache", FormatBytes(static_cast<double>(bytes.total)) + " per token, " +
+                       FormatRange(bytes.per_head) + " per token and head, " +
+                       KvTypeName(session.options().k_type) + "; pages hold " +
+                       FormatBytes(static_cast<double>(usage.used_bytes)));
+  line("end", std::string(StopReasonName(result.stop_reason)) + " after " +
+                  std::to_string(result.ids.size()) + " tokens" + seed);
+}
+
+void PrintTopLogits(const Tokenizer& tokenizer, const GenerateResult& result) {
+  for (const auto& [id, logit] : result.top_logits)
+    std::fprintf(stderr, "top       %8.4f  %d  %s\n", static_cast<double>(logit), id,
+                 EscapeLine(tokenizer.Piece(id, true)).c_str());
+}
+
+Result<Session> CreateSession(const Model& model, const SessionFlags& flags) {
+  const SlowNotice notice("preparing the weights");
+  return Session::Create(model, ToSessionOptions(flags));
+}
+
+int Run(const Flags& flags) {
+  const Result<Model> model = LoadModel(flags.model);
+  if (!model.ok()) return Fail(model.status());
+  const Result<std::vector<TokenId>> prompt = PromptIds(flags, model->tokenizer());
+  if (!prompt.ok()) return Fail(prompt.status());
+  Result<Session> session = CreateSession(*model, flags.session);
+  if (!session.ok()) return Fail(session.status());
+
+  const bool human = flags.format == "text";
+  GenerateOptions options = flags.generate;
+  options.sampling.seed = flags.seed.value_or(RandomSeed());
+  options.cancel = &Interrupted();
+  Progress prefill("reading the prompt", "tokens");
+  Progress decode("generating", "tokens");
+  options.on_prefill = [&](std::int64_t done, std::int64_t total) {
+    prefill.Update(done, total);
+    if (done == total) prefill.Clear();
+  };
+  options.on_text = [&](std::string_view text) {
+    if (human) {
+      Stdout::Write(text);
+      if (!Stdout::ok()) Interrupt();
+    } else {
+      decode.Update(session->length() - static_cast<std::int64_t>(prompt->size()),
+                    options.max_tokens);
+    }
+  };
+  if (human) Stdout::Write(flags.text.text ? *flags.text.text : model->tokenizer().Decode(*prompt));
+  CatchInterrupt();
+  const Result<GenerateResult> result = session->Generate(*prompt, options);
+  prefill.Clear();
+  decode.Clear();
+  if (!result.ok()) {
+    if (human) Stdout::Write("\n");
+    return Fail(result.status());
+  }
+  if (human) {
+    Stdout::Write("\n");
+    PrintStatistics(*model, *session, options, *result);
+    PrintTopLogits(model->tokenizer(), *result);
+  } else {
+    Stdout::WriteJson(ToJson(*model, *session, *prompt, options, *result));
+  }
+  return Stdout::Finish();
+}
+
+void AddSampling(CLI::App& app, Flags* flags) {
+  SamplingParams& sampling = flags->generate.sampling;
+  AddReal(app, "--temperature", &sampling.temperature, {}, "0 takes the best token each time");
+  AddInt(app, "--top-k", &sampling.top_k, {}, "Draw from the K best tokens; 0 = all");
+  AddReal(app, "--top-p", &sampling.top_p, {0, 1},
+          "Draw from the best tokens that sum up to P; 1 = all");
+  AddReal(app, "--min-p", &sampling.min_p, {0, 1},
+          "Draw from tokens at least P times as likely as the best; 0 = all");
+  AddReal(app, "--repeat-penalty", &sampling.repeat_penalty, {.min = 0, .open_min = true},
+          "Make recent tokens less likely; 1 = off");
+  app.add_option_function<std::string>(
+         "--seed",
+         [flags](const std::string& text) {
+           flags->seed = ParseUnsigned(text);
+           if (!flags->seed)
+             throw CLI::ValidationError(
+                 "--seed", "'" + EscapeLine(text) + "' is not a whole number, at least 0");
+         },
+         "Repeat a run; default: random, and printed")
+      ->type_name("N");
+}
+
+void AddPrompt(CLI::App& app, Flags* flags) {
+  AddText(app, &flags->text);
+  app.add_option_function<std::string>(
+         "--prompt-ids",
+         [flags](const std::string& text) {
+           Result<std::vector<TokenId>> ids = ParseIds(text);
+           if (!ids.ok()) throw CLI::ValidationError("--prompt-ids", ids.status().message());
+           flags->prompt_ids = *std::move(ids);
+         },
+         "The prompt as token ids, e.g. 1,2,3")
+      ->type_name("IDS")
+      ->excludes("--prompt")
+      ->excludes("--file");
+}
+
+}  // namespace
+
+Command AddGenerate(CLI::App& parent) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* app = parent.add_subcommand("generate", "Continue a prompt");
+  AddModel(*app, &flags->model);
+  AddPrompt(*app, flags.get());
+  AddInt(*app, "-n,--max-tokens", &flags->generate.max_tokens, {}, "Most tokens to generate");
+  AddSampling(*app, flags.get());
+  AddThreads(*app, &flags->session.threads);
+  AddContext(*app, &flags->session);
+  AddKvTypeAndMath(*app, &flags->session);
+  app->add_option("--stop", flags->generate.stop, "End before this text; may be repeated")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+  AddInt(*app, "--top-logits", &flags->generate.top_logits, {},
+         "Report the K best logits after the prompt");
+  AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
+  app->footer(
+      "The text goes to standard output as it is decoded, the statistics to standard error. "
+      "Ctrl-C\n"
+      "ends the text and prints the statistics (exit code 0); a second one kills.\n"
+      "Examples:\n"
+      "  manyhead generate -p 'the cat sat on the mat. the cat sat'\n"
+      "  manyhead generate -m gemma3-270m -p 'The sky is' -n 48 --temperature 0.8 --top-p 0.95\n"
+      "  manyhead generate -m model.gguf --prompt-ids 2,818,5279 --top-logits 8 -o json");
+  app->callback([flags] {
+    if (!flags->text.text && !flags->text.file && !flags->prompt_ids)
+      throw CLI::ValidationError("generate",
+                                 "a prompt is needed: -p TEXT, -f FILE or --prompt-ids");
+    for (const std::string& stop : flags->generate.stop)
+      if (stop.empty()) throw CLI::ValidationError("--stop", "the text is empty");
+  });
+  return {app, [flags] { return Run(*flags); }};
+}
+
+}  // namespace manyhead::cli

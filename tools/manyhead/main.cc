@@ -1,0 +1,68 @@
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string>
+
+#include "manyhead/isa.h"
+#include "tools/manyhead/commands.h"
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/output.h"
+
+namespace manyhead::cli {
+namespace {
+
+int UsageError(std::string message, const std::string& command) {
+  std::fprintf(stderr, "manyhead: %s (see %s --help)\n", EscapeLine(message).c_str(),
+               command.c_str());
+  return kExitUsage;
+}
+
+int RunCommandLine(int argc, char** argv) {
+  CLI::App app("manyhead runs language models on CPUs, with attention and cache head by head");
+  app.name("manyhead");
+  app.set_version_flag("--version", "manyhead " MANYHEAD_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  manyhead generate -p 'the cat sat on the mat. the cat sat'\n"
+      "  manyhead generate -m model.gguf -p 'The capital of France is' -n 32 -o json\n"
+      "  manyhead bench -m model.gguf -p 512 -n 64 -d 0,4096\n"
+      "Exit codes: 0 done (also after Ctrl-C, with what there is), 1 failure, 2 usage.\n"
+      "MANYHEAD_ISA=scalar|avx2|avx512 lowers the instruction set.");
+  const Command commands[] = {AddGenerate(app), AddTokenize(app), AddPerplexity(app), AddBench(app),
+                              AddInfo(app)};
+  std::string name = "manyhead";
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    for (const Command& command : commands)
+      if (command.app->count() > 0) name += " " + command.app->get_name();
+    return UsageError(error.what(), name);
+  }
+  if (const Result<Isa> isa = SelectIsa(); !isa.ok())
+    return UsageError(isa.status().message(), name);
+  for (const Command& command : commands)
+    if (command.app->parsed()) return command.run();
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace manyhead::cli
+
+int main(int argc, char** argv) {
+  using manyhead::Status;
+  using manyhead::StatusCode;
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is seen where it is written to
+  try {
+    const int code = manyhead::cli::RunCommandLine(argc, argv);
+    std::cout.flush();
+    return code;
+  } catch (const std::bad_alloc&) {
+    return manyhead::cli::Fail(Status(StatusCode::kIoError, "out of memory"));
+  } catch (const std::exception& error) {
+    return manyhead::cli::Fail(Status(StatusCode::kIoError, error.what()));
+  }
+}

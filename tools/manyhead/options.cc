@@ -1,0 +1,187 @@
+#include "tools/manyhead/options.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "tools/manyhead/output.h"
+#include "tools/manyhead/parse.h"
+
+namespace manyhead::cli {
+namespace {
+
+std::string Describe(const IntRange& range) {
+  const std::string least = "a whole number, at least " + std::to_string(range.min);
+  if (range.max == std::numeric_limits<std::int64_t>::max()) return least;
+  return "a whole number from " + std::to_string(range.min) + " to " + std::to_string(range.max);
+}
+
+std::string Describe(const RealRange& range) {
+  const std::string min = FormatFixed(range.min, 0);
+  if (range.max < std::numeric_limits<float>::max())
+    return "a number from " + min + " to " + FormatFixed(range.max, 0);
+  return (range.open_min ? "a number above " : "a number, at least ") + min;
+}
+
+[[noreturn]] void Reject(const std::string& flags, const std::string& text,
+                         const std::string& expected) {
+  throw CLI::ValidationError(flags, "'" + EscapeLine(text) + "' is not " + expected);
+}
+
+std::int64_t CheckInt(const std::string& flags, const std::string& text, const IntRange& range) {
+  const std::optional<std::int64_t> value = ParseInt(text);
+  if (!value || *value < range.min || *value > range.max) Reject(flags, text, Describe(range));
+  return *value;
+}
+
+}  // namespace
+
+CLI::Option* AddInt(CLI::App& app, const std::string& flags, std::int64_t* value, IntRange range,
+                    const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          flags, [=](const std::string& text) { *value = CheckInt(flags, text, range); }, help)
+      ->type_name("N")
+      ->default_str(std::to_string(*value));
+}
+
+CLI::Option* AddReal(CLI::App& app, const std::string& flags, float* value, RealRange range,
+                     const std::string& help) {
+  std::string default_text = FormatFixed(*value, 2);
+  default_text.erase(default_text.find_last_not_of('0') + 1);
+  if (default_text.ends_with('.')) default_text.pop_back();
+  return app
+      .add_option_function<std::string>(
+          flags,
+          [=](const std::string& text) {
+            const std::optional<double> parsed = ParseReal(text);
+            if (!parsed || *parsed < range.min || *parsed > range.max ||
+                (range.open_min && static_cast<float>(*parsed) <= static_cast<float>(range.min)))
+              Reject(flags, text, Describe(range));
+            *value = static_cast<float>(*parsed);
+          },
+          help)
+      ->type_name("X")
+      ->default_str(default_text);
+}
+
+CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
+                        IntRange range, const std::string& help) {
+  std::string default_text;
+  for (const std::int64_t value : *values)
+    default_text += (default_text.empty() ? "" : ",") + std::to_string(value);
+  return app
+      .add_option_function<std::string>(
+          flags,
+          [=](const std::string& text) {
+            values->clear();
+            for (const std::string& item : CLI::detail::split(text, ','))
+              values->push_back(CheckInt(flags, item, range));
+            if (values->empty() || text.ends_with(','))
+              Reject(flags, text, "a list of numbers separated by commas");
+          },
+          help)
+      ->type_name("N,...")
+      ->default_str(default_text);
+}
+
+CLI::Option* AddChoice(CLI::App& app, const std::string& flags, std::string* value,
+                       const std::vector<std::string>& choices, const std::string& help) {
+  std::string names;
+  for (const std::string& choice : choices) names += (names.empty() ? "" : "|") + choice;
+  *value = choices.front();
+  return app
+      .add_option_function<std::string>(
+          flags,
+          [=](const std::string& text) {
+            if (std::find(choices.begin(), choices.end(), text) == choices.end())
+              Reject(flags, text, "one of " + names);
+            *value = text;
+          },
+          help)
+      ->type_name(names)
+      ->default_str(*value);
+}
+
+void AddModel(CLI::App& app, std::string* model) {
+  app.add_option("-m,--model", *model,
+                 "GGUF file, or the name of a model that tools/fetch_model.py has fetched; "
+                 "default: the bundled model")
+      ->type_name("FILE|NAME");
+}
+
+void AddThreads(CLI::App& app, std::int64_t* threads) {
+  AddInt(app, "-t,--threads", threads, {0, 1024}, "Threads; 0 = the CPUs this process may use");
+}
+
+void AddContext(CLI::App& app, SessionFlags* flags) {
+  AddInt(app, "-c,--context", &flags->context, {0},
+         "Most tokens held; 0 = the smaller of the model's and 8192");
+}
+
+void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags) {
+  AddChoice(app, "--kv-type", &flags->kv_type, {"f16", "f32", "bf16"},
+            "Numbers of the key/value cache");
+  AddChoice(app, "--math", &flags->math, {"fast", "exact"},
+            "fast: int8 activations times low-bit weights; exact: f32 activations");
+}
+
+SessionOptions ToSessionOptions(const SessionFlags& flags) {
+  SessionOptions options;
+  options.context = flags.context;
+  options.threads = static_cast<int>(flags.threads);
+  options.k_type = options.v_type = ParseKvType(flags.kv_type).value_or(KvType::kF16);
+  options.math = flags.math == "exact" ? MathMode::kExact : MathMode::kFast;
+  return options;
+}
+
+void AddText(CLI::App& app, TextFlags* flags) {
+  CLI::Option* text = app.add_option("-p,--prompt", flags->text, "The text")->type_name("TEXT");
+  CLI::Option* file =
+      app.add_option("-f,--file", flags->file, "Read the text from FILE; - is standard input")
+          ->type_name("FILE");
+  text->excludes(file);
+  app.add_flag("--special", flags->special,
+               "Read special tokens such as <|im_start|> in the text as tokens");
+  app.add_flag("--no-bos", flags->no_bos, "Add no begin and end tokens");
+}
+
+EncodeOptions ToEncodeOptions(const TextFlags& flags) {
+  EncodeOptions options;
+  options.add_special = !flags.no_bos;
+  options.parse_special = flags.special;
+  return options;
+}
+
+Result<std::string> ReadText(const TextFlags& flags) {
+  if (flags.text) return *flags.text;
+  return ReadFile(flags.file.value_or("-"));
+}
+
+Result<std::string> ReadFile(const std::string& path) {
+  const bool is_stdin = path == "-";
+  const auto fail = [&](const std::string& reason) {
+    return Status(StatusCode::kIoError,
+                  (is_stdin ? "standard input" : path) + ": cannot be read: " + reason);
+  };
+  const int file = is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return fail(std::strerror(errno));
+  std::string bytes;
+  std::array<char, 1 << 16> block{};
+  ssize_t count = 0;
+  while ((count = read(file, block.data(), block.size())) != 0) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) break;
+    bytes.append(block.data(), static_cast<std::size_t>(count));
+  }
+  const int error = errno;
+  if (!is_stdin) close(file);
+  if (count < 0) return fail(std::strerror(error));
+  return bytes;
+}
+
+}  // namespace manyhead::cli

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "manyhead/session.h"
+#include "manyhead/status.h"
+#include "manyhead/tokenizer.h"
+#include "manyhead/types.h"
+
+namespace manyhead::cli {
+
+// Options shared by the subcommands. Every value is checked while the command line is parsed, so a
+// bad one is a usage error (exit code 2) before any file is opened.
+
+struct IntRange {
+  std::int64_t min = 0;
+  std::int64_t max = std::numeric_limits<std::int64_t>::max();
+};
+
+struct RealRange {
+  double min = 0;
+  double max = std::numeric_limits<float>::max();
+  bool open_min = false;  ///< `min` itself is not allowed
+};
+
+CLI::Option* AddInt(CLI::App& app, const std::string& flags, std::int64_t* value, IntRange range,
+                    const std::string& help);
+CLI::Option* AddReal(CLI::App& app, const std::string& flags, float* value, RealRange range,
+                     const std::string& help);
+/// Numbers separated by commas.
+CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
+                        IntRange range, const std::string& help);
+/// One of `choices`, the first being the default.
+CLI::Option* AddChoice(CLI::App& app, const std::string& flags, std::string* value,
+                       const std::vector<std::string>& choices, const std::string& help);
+
+void AddModel(CLI::App& app, std::string* model);
+
+struct SessionFlags {
+  std::int64_t threads = 0;
+  std::int64_t context = 0;
+  std::string kv_type, math;
+};
+
+void AddThreads(CLI::App& app, std::int64_t* threads);
+void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags);
+void AddContext(CLI::App& app, SessionFlags* flags);
+SessionOptions ToSessionOptions(const SessionFlags& flags);
+
+/// Where a text comes from, and how it is read.
+struct TextFlags {
+  std::optional<std::string> text;
+  std::optional<std::string> file;  ///< "-" = standard input
+  bool special = false;
+  bool no_bos = false;
+};
+
+void AddText(CLI::App& app, TextFlags* flags);
+EncodeOptions ToEncodeOptions(const TextFlags& flags);
+/// The bytes of the text; of standard input if neither a text nor a file was named.
+Result<std::string> ReadText(const TextFlags& flags);
+
+/// The bytes of a file, "-" being standard input.
+Result<std::string> ReadFile(const std::string& path);
+
+}  // namespace manyhead::cli

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/status.h"
+
+namespace manyhead::cli {
+
+/// Keeps its fields in the order they were set.
+using Json = nlohmann::ordered_json;
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+
+/// Prints "manyhead: message" as one line on stderr and gives kExitFailure.
+int Fail(const Status& status);
+
+/// `text` with everything that would break a line or a terminal as an escape sequence (\n, \x1b).
+std::string EscapeLine(std::string_view text);
+
+/// Standard output that notices when its reader is gone. After the first error nothing more is
+/// written, so that a command can end early instead of computing for nobody.
+class Stdout {
+ public:
+  static void Write(std::string_view text);
+  /// One value and a line end. Bytes that are no UTF-8 become U+FFFD, numbers that are not finite
+  /// null, so that the line is valid JSON whatever a file held.
+  static void WriteJson(const Json& value, int indent = 2);
+  static bool ok() noexcept;
+  /// Flushes. A closed pipe (the reader had enough) is success; any other error is reported.
+  static int Finish();
+};
+
+/// "1.5 GiB", "640 B".
+std::string FormatBytes(double bytes);
+/// "268M", "1.54B": a count with three digits.
+std::string FormatCount(double count);
+/// `value` with `digits` decimals.
+std::string FormatFixed(double value, int digits);
+
+/// Columns as wide as their longest cell; the first `left_columns` are aligned left, others right.
+std::string FormatTable(const std::vector<std::vector<std::string>>& rows,
+                        std::size_t left_columns);
+
+}  // namespace manyhead::cli

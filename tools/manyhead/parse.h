@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/status.h"
+#include "manyhead/types.h"
+
+namespace manyhead::cli {
+
+/// Decimal numbers as a whole: no spaces, no octal or hexadecimal, no overflow; "nan" and "inf" are
+/// no numbers.
+std::optional<std::int64_t> ParseInt(std::string_view text);
+std::optional<std::uint64_t> ParseUnsigned(std::string_view text);
+std::optional<double> ParseReal(std::string_view text);
+
+/// Token ids: a JSON list or numbers separated by white space and commas.
+/// Errors   kInvalidArgument naming the first thing that is no token id.
+Result<std::vector<TokenId>> ParseIds(std::string_view text);
+
+}  // namespace manyhead::cli

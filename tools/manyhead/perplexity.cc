@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "manyhead/model.h"
+#include "manyhead/session.h"
+#include "tools/manyhead/commands.h"
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/nll_windows.h"
+#include "tools/manyhead/options.h"
+#include "tools/manyhead/output.h"
+#include "tools/manyhead/parse.h"
+#include "tools/manyhead/progress.h"
+#include "tools/manyhead/report.h"
+
+namespace manyhead::cli {
+namespace {
+
+struct Flags {
+  std::string model, format;
+  TextFlags text;
+  std::optional<std::string> ids_file;
+  SessionFlags session;
+};
+
+/// Tokens scored by one call, so that progress can be shown and Ctrl-C is heard.
+constexpr std::int64_t kStep = 512;
+
+Result<std::vector<TokenId>> ReadIds(const Flags& flags, const Tokenizer& tokenizer) {
+  const Result<std::string> text =
+      flags.ids_file ? ReadFile(*flags.ids_file) : ReadText(flags.text);
+  if (!text.ok()) return text.status();
+  if (flags.ids_file) return ParseIds(*text);
+  return tokenizer.Encode(*text, ToEncodeOptions(flags.text));
+}
+
+struct Total {
+  double nll = 0;
+  std::int64_t predicted = 0;
+};
+
+/// Appends one window to an empty session and adds what it scores to `total`.
+Status ScoreWindow(Session& session, std::span<const TokenId> ids, std::int64_t first_scored,
+                   Progress& progress, std::int64_t all, Total* total) {
+  const auto size = static_cast<std::int64_t>(ids.size());
+  std::vector<double> nll(kStep);
+  for (std::int64_t begin = 0; begin + 1 < size && !Interrupted().load();) {
+    // The last token of a step is evaluated again in the next, which scores what follows it.
+    const std::int64_t count = std::min(kStep, size - begin);
+    if (Status status = session.Truncate(begin); !status.ok()) return status;
+    if (Status status = session.Score(ids.subspan(begin, count), std::span(nll).first(count - 1));
+        !status.ok())
+      return status;
+    for (std::int64_t i = 0; i + 1 < count; ++i) {
+      if (begin + i + 1 < first_scored) continue;
+      total->nll += nll[i];
+      ++total->predicted;
+    }
+    begin += count - 1;
+    progress.Update(total->predicted, all);
+  }
+  return {};
+}
+
+Status ScoreAll(Session& session, const std::vector<TokenId>& ids, std::optional<TokenId> bos,
+                Total* total) {
+  Progress progress("scoring", "tokens");
+  const auto size = static_cast<std::int64_t>(ids.size());
+  for (const NllWindow& window : NllWindows(size, session.context(), bos.has_value())) {
+    std::vector<TokenId> tokens;
+    if (window.add_bos) tokens.push_back(*bos);
+    const std::int64_t shift = window.begin - static_cast<std::int64_t>(tokens.size());
+    tokens.insert(tokens.end(), ids.begin() + window.begin, ids.begin() + window.end);
+    if (Status status = session.Truncate(0); !status.ok()) return status;
+    if (Status status =
+            ScoreWindow(session, tokens, window.first_scored - shift, progress, size - 1, total);
+        !status.ok())
+      return status;
+    if (Interrupted().load()) break;
+  }
+  return {};
+}
+
+int Print(const Flags& flags, const Session& session, std::int64_t tokens, const Total& total) {
+  const double mean = total.nll / static_cast<double>(total.predicted);
+  if (flags.format == "json") {
+    Json json;
+    json["tokens"] = tokens;
+    json["predicted_tokens"] = total.predicted;
+    json["mean_nll"] = mean;
+    json["perplexity"] = std::exp(mean);
+    json["context"] = session.context();
+    json["isa"] = IsaName(session.isa());
+    json["threads"] = session.threads();
+    json["interrupted"] = Interrupted().load();
+    Stdout::WriteJson(json);
+  } else {
+    Stdout::Write("tokens      " + std::to_string(tokens) + " (" + std::to_string(total.predicted) +
+                  " predicted" + (Interrupted().load() ? ", interrupted)\n" : ")\n"));
+    Stdout::Write("mean NLL    " + FormatFixed(mean, 4) + " nats\n");
+    Stdout::Write("perplexity  " + FormatFixed(std::exp(mean), 3) + "\n");
+  }
+  return Stdout::Finish();
+}
+
+int Run(const Flags& flags) {
+  const Result<Model> model = LoadModel(flags.model);
+  if (!model.ok()) return Fail(model.status());
+  const Tokenizer& tokenizer = model->tokenizer();
+  const Result<std::vector<TokenId>> ids = ReadIds(flags, tokenizer);
+  if (!ids.ok()) return Fail(ids.status());
+  if (ids->size() < 2)
+    return Fail(Status(StatusCode::kInvalidArgument, "perplexity: the text has " +
+                                                         std::to_string(ids->size()) +
+                                                         " tokens, at least 2 are needed"));
+  Result<Session> session = Session::Create(*model, ToSessionOptions(flags.session));
+  if (!session.ok()) return Fail(session.status());
+  if (session->context() < 4)
+    return Fail(Status(
+        StatusCode::kInvalidArgument,
+        "perplexity: context = " + std::to_string(session->context()) + ", at least 4 are needed"));
+  std::optional<TokenId> bos;
+  if (tokenizer.bos() && ids->front() == *tokenizer.bos()) bos = tokenizer.bos();
+  CatchInterrupt();
+  Total total;
+  if (Status status = ScoreAll(*session, *ids, bos, &total); !status.ok()) return Fail(status);
+  if (total.predicted == 0)
+    return Fail(Status(StatusCode::kIoError, "perplexity: interrupted before the first token"));
+  return Print(flags, *session, static_cast<std::int64_t>(ids->size()), total);
+}
+
+}  // namespace
+
+Command AddPerplexity(CLI::App& parent) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* app = parent.add_subcommand("perplexity", "Score how well a model predicts a text");
+  AddModel(*app, &flags->model);
+  AddText(*app, &flags->text);
+  app->add_option("--ids-file", flags->ids_file,
+                  "Read token ids instead: a JSON list, or numbers separated by spaces or commas")
+      ->type_name("FILE")
+      ->excludes("--prompt")
+      ->excludes("--file");
+  AddThreads(*app, &flags->session.threads);
+  AddContext(*app, &flags->session);
+  AddKvTypeAndMath(*app, &flags->session);
+  AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
+  app->footer(
+      "mean_nll is the mean of -ln p(token | all before it) over every token but the first, in "
+      "nats;\n"
+      "perplexity = exp(mean_nll). A text longer than the context is scored in windows that "
+      "advance\n"
+      "by half a context: each token is predicted once, from at least half a context before it, "
+      "and\n"
+      "each window begins with the begin token if the text does.\n"
+      "Examples:\n"
+      "  manyhead perplexity -f book.txt\n"
+      "  manyhead perplexity -m gemma3-270m --ids-file ids.json --math exact --kv-type f32 -o "
+      "json");
+  return {app, [flags] { return Run(*flags); }};
+}
+
+}  // namespace manyhead::cli

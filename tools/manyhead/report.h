@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "manyhead/kv_cache.h"
+#include "manyhead/model.h"
+#include "manyhead/session.h"
+#include "tools/manyhead/output.h"
+
+namespace manyhead::cli {
+
+/// Bytes one token takes in the cache on each KV head of each layer.
+struct KvTokenBytes {
+  std::int64_t total = 0;
+  std::vector<std::int64_t> per_head;  ///< of one head, by layer
+};
+
+KvTokenBytes MeasureKvTokenBytes(const KvCache& cache);
+
+/// "1.0 KiB", or "512 B to 1.0 KiB" when layers differ.
+std::string FormatRange(const std::vector<std::int64_t>& bytes);
+
+/// The cache as JSON: types, bytes per token in all and per head by layer, bytes held by layer and
+/// head.
+Json KvJson(const KvCache& cache);
+
+/// "gemma3 268M Q4_K": architecture, parameters, and how most weights are stored.
+std::string ModelType(const Model& model);
+
+/// Loads what `-m` names; says so on stderr when that takes long.
+Result<Model> LoadModel(const std::string& name);
+
+}  // namespace manyhead::cli
