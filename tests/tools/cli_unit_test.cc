@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/manyhead/bench_run.h"
+#include "tools/manyhead/bench_plan.h"
 #include "tools/manyhead/nll_windows.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/parse.h"
@@ -113,7 +113,9 @@ TEST(NllWindows, EveryTokenButTheFirstIsScoredOnceWithHalfAContextBeforeIt) {
           EXPECT_GE(window.begin, 0);
           EXPECT_LE(window.end - window.begin + (window.add_bos ? 1 : 0), context);
           EXPECT_EQ(window.add_bos, with_bos && window.begin > 0);
-          if (window.begin > 0) EXPECT_GE(next - window.begin, context / 2 - 1);
+          if (window.begin > 0) {
+            EXPECT_GE(next - window.begin, context / 2 - 1);
+          }
           EXPECT_GT(window.end, next - 1);
           next = window.end;
         }

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "manyhead/model.h"
+
+namespace manyhead::cli {
+
+/// One row of a benchmark: the prompt's prefill or the decoding of tokens, after `depth` tokens.
+struct BenchTest {
+  std::int64_t n_prompt = 0;  ///< 0 in a decode test
+  std::int64_t n_gen = 0;     ///< 0 in a prefill test
+  std::int64_t n_depth = 0;
+};
+
+/// Every depth with every prompt length, then with every number of generated tokens; zeros are
+/// skipped.
+std::vector<BenchTest> PlanTests(const std::vector<std::int64_t>& prompts,
+                                 const std::vector<std::int64_t>& gens,
+                                 const std::vector<std::int64_t>& depths);
+
+/// "pp512", "tg64 @ d4096".
+std::string TestName(const BenchTest& test);
+
+/// Cache bytes that decoding reads per token, the mean over `n_gen` tokens after `n_depth`: a layer
+/// with a window reads no more than that.
+std::int64_t KvReadBytesPerToken(const ModelConfig& config,
+                                 const std::vector<std::int64_t>& head_bytes_per_token,
+                                 const BenchTest& test);
+
+}  // namespace manyhead::cli

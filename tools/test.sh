@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything, and runs every test. No arguments; safe to repeat.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/setup.sh
+[ $# -eq 0 ] || die "takes no arguments"
+
+install_packages "${packages[@]}" "${test_packages[@]}"
+build_targets all
+
+venv=build/venv
+[ -x $venv/bin/python ] || run_logged venv python3 -m venv $venv
+
+# The tests on real data need these; without a network they are skipped, and ctest says which.
+for name in gemma3-270m llama-vocabs; do
+  if ! $venv/bin/python tools/fetch_model.py "$name" >"$logs/fetch-$name.log" 2>&1; then
+    say "cannot fetch $name: its tests will be skipped (log: $logs/fetch-$name.log)"
+  fi
+done
+
+say "running the tests"
+log=$logs/ctest.log
+status=0
+ctest --test-dir "$build" -j2 --output-on-failure --no-tests=error >"$log" 2>&1 || status=$?
+grep -E 'Skipped|\*\*\*|^[0-9]+% tests passed|Total Test time' "$log" || true
+[ $status -eq 0 ] || die "tests failed (whole log: $log)"
+say "all tests passed (log: $log)"
