@@ -211,6 +211,8 @@ def fetch_vocabularies(vocabs: Vocabularies, directory: pathlib.Path) -> pathlib
 
 
 def default_directory() -> pathlib.Path:
+    if chosen := os.environ.get("MANYHEAD_MODEL_DIR"):
+        return pathlib.Path(chosen)
     cache = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(cache) / "manyhead" / "models"
 
@@ -237,8 +239,8 @@ def main(arguments: list[str] | None = None) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", metavar="NAME", help="one of --list")
     parser.add_argument("--dir", type=pathlib.Path, default=None,
-                        help="where models are kept (default: $XDG_CACHE_HOME/manyhead/models or "
-                             "~/.cache/manyhead/models)")
+                        help="where models are kept (default: $MANYHEAD_MODEL_DIR, "
+                             "$XDG_CACHE_HOME/manyhead/models or ~/.cache/manyhead/models)")
     parser.add_argument("--list", action="store_true", help="show names, sizes and licences")
     options = parser.parse_args(arguments)
     if options.list:

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs the manyhead command as its users do, and checks what it prints and how it ends.
 
-usage: cli_test.py COMMAND SOURCE_DIR [unittest options]
+usage: cli_test.py COMMAND SOURCE_DIR [--real | unittest options]
+
+--real runs the tests on a real model instead; exit code 77 (skipped) where it has not been fetched.
 """
 import json
 import math
@@ -25,7 +27,8 @@ def run(*args, text=None, env=None, **options):
 
 
 def real_model():
-    folder = os.environ.get("MANYHEAD_MODEL_DIR") or os.path.expanduser("~/.cache/manyhead/models")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = os.environ.get("MANYHEAD_MODEL_DIR") or pathlib.Path(cache) / "manyhead" / "models"
     path = pathlib.Path(folder) / "gemma3-270m.gguf"
     return path if path.exists() else None
 
@@ -342,7 +345,6 @@ class InfoTest(CommandTest):
             self.assertIn(tensor["name"], text)
 
 
-@unittest.skipUnless(real_model(), "gemma3-270m is not fetched")
 class RealModelTest(CommandTest):
     def test_gemma_names_the_capital(self):
         flags = ("generate", "-m", str(real_model()), "-p", "The capital of France is", "-n", "8")
@@ -360,4 +362,13 @@ class RealModelTest(CommandTest):
 if __name__ == "__main__":
     COMMAND, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
     BUNDLED = SOURCE / "tools" / "models" / "bundled.gguf"
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    options = sys.argv[3:]
+    if options == ["--real"]:
+        if real_model() is None:
+            print("skipped: tools/fetch_model.py gemma3-270m has not been run")
+            sys.exit(77)
+        options = ["RealModelTest"]
+    elif not options:
+        options = [name for name in globals() if name.endswith("Test") and
+                   name not in ("CommandTest", "RealModelTest")]
+    unittest.main(argv=[sys.argv[0], *options])

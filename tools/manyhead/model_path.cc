@@ -42,6 +42,14 @@ Result<std::string> FindBundled() {
                                           places[2].string() + "; name a model with -m");
 }
 
+/// As tools/fetch_model.py has it.
+fs::path ModelFolder() {
+  if (const std::string folder = Environment("MANYHEAD_MODEL_DIR"); !folder.empty()) return folder;
+  fs::path cache = Environment("XDG_CACHE_HOME");
+  if (cache.empty()) cache = fs::path(Environment("HOME")) / ".cache";
+  return cache / "manyhead" / "models";
+}
+
 }  // namespace
 
 Result<std::string> FindModel(const std::string& model) {
@@ -49,8 +57,7 @@ Result<std::string> FindModel(const std::string& model) {
   const bool is_name =
       std::find(kFetchedModels.begin(), kFetchedModels.end(), model) != kFetchedModels.end();
   if (!is_name || Exists(model)) return model;
-  fs::path folder = Environment("MANYHEAD_MODEL_DIR");
-  if (folder.empty()) folder = fs::path(Environment("HOME")) / ".cache" / "manyhead" / "models";
+  const fs::path folder = ModelFolder();
   const fs::path path = folder / (model + ".gguf");
   if (Exists(path)) return path.string();
   return Status(StatusCode::kIoError, "model " + model + " is not in " + folder.string() +
