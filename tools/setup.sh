@@ -6,10 +6,9 @@ packages=(
   libdnnl-dev ocl-icd-opencl-dev  # oneDNN, whose CMake file asks for OpenCL
   libxsimd-dev libpcre2-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  python3 python3-venv python3-pip
-  ca-certificates
+  python3 ca-certificates
 )
-test_packages=(clang-format-14)
+test_packages=(python3-venv python3-pip clang-format-14)
 
 build=build/release
 logs=build/logs
