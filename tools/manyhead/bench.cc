@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -141,7 +142,6 @@ Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
   setting.threads = session->threads();
   setting.isa = session->isa();
   setting.kv_bytes_per_token = session->cache().bytes_per_token();
-  setting.bandwidth = MeasureReadBandwidth(setting.threads).bytes_per_second;
   BenchRunner runner(model, *session, SteadyNanoseconds);
   for (const BenchTest& test : tests) {
     Result<std::optional<BenchResult>> result = runner.Run(test, flags.repetitions);
@@ -150,6 +150,16 @@ Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
     if (Interrupted().load()) break;
   }
   return {};
+}
+
+/// Measured after every run, because its buffer would count as peak memory of what comes later.
+void AddBandwidth(std::vector<Row>* rows) {
+  std::map<int, double> by_threads;
+  for (Row& row : *rows) {
+    const auto [entry, is_new] = by_threads.try_emplace(row.setting.threads, 0);
+    if (is_new) entry->second = MeasureReadBandwidth(row.setting.threads).bytes_per_second;
+    row.setting.bandwidth = entry->second;
+  }
 }
 
 int Run(const Flags& flags) {
@@ -163,6 +173,7 @@ int Run(const Flags& flags) {
     if (Status status = RunSession(*model, flags, threads, tests, &rows); !status.ok())
       return Fail(status);
   }
+  AddBandwidth(&rows);
   if (flags.format == "json") {
     Json json = Json::array();
     for (const Row& row : rows) json.push_back(RowJson(*model, row));

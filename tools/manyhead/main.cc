@@ -38,6 +38,8 @@ int RunCommandLine(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty())
+      return UsageError(std::string("no subcommand ").append(argv[1]), name);
     for (const Command& command : commands)
       if (command.app->count() > 0) name += " " + command.app->get_name();
     return UsageError(error.what(), name);
