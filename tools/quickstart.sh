@@ -10,5 +10,4 @@ install_packages "${packages[@]}"
 build_targets manyhead_command
 say "running $build/manyhead generate"
 say
-exec "$build/manyhead" generate -n 64 \
-  -p 'the small bird sang in the old tree. the small bird sang in'
+exec "$build/manyhead" generate -n 200 -p 'Once upon a time'

@@ -360,7 +360,7 @@ class RealModelTest(CommandTest):
 
 
 if __name__ == "__main__":
-    COMMAND, SOURCE = sys.argv[1], pathlib.Path(sys.argv[2])
+    COMMAND, SOURCE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
     BUNDLED = SOURCE / "tools" / "models" / "bundled.gguf"
     options = sys.argv[3:]
     if options == ["--real"]:

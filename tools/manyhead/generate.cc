@@ -117,11 +117,20 @@ int Run(const Flags& flags) {
   options.cancel = &Interrupted();
   Progress prefill("reading the prompt", "tokens");
   Progress decode("generating", "tokens");
+  // Not before the session has accepted it: a refused prompt leaves standard output empty.
+  bool prompt_shown = !human;
+  const auto show_prompt = [&] {
+    if (prompt_shown) return;
+    prompt_shown = true;
+    Stdout::Write(flags.text.text ? *flags.text.text : model->tokenizer().Decode(*prompt));
+  };
   options.on_prefill = [&](std::int64_t done, std::int64_t total) {
+    show_prompt();
     prefill.Update(done, total);
     if (done == total) prefill.Clear();
   };
   options.on_text = [&](std::string_view text) {
+    show_prompt();
     if (human) {
       Stdout::Write(text);
       if (!Stdout::ok()) Interrupt();
@@ -130,15 +139,12 @@ int Run(const Flags& flags) {
                     options.max_tokens);
     }
   };
-  if (human) Stdout::Write(flags.text.text ? *flags.text.text : model->tokenizer().Decode(*prompt));
   CatchInterrupt();
   const Result<GenerateResult> result = session->Generate(*prompt, options);
   prefill.Clear();
   decode.Clear();
-  if (!result.ok()) {
-    if (human) Stdout::Write("\n");
-    return Fail(result.status());
-  }
+  if (!result.ok()) return Fail(result.status());
+  show_prompt();
   if (human) {
     Stdout::Write("\n");
     PrintStatistics(*model, *session, options, *result);
