@@ -35,7 +35,8 @@ def main(root: pathlib.Path, command: str) -> list[str]:
                              capture_output=True, text=True, cwd=root, check=False)
         if run.returncode != 0:
             errors.append(f"README.md: '{line}' ended with {run.returncode}: {run.stderr}")
-    for path in re.findall(r"\]\((?!http)([^)#]+)\)", readme):
+    prose = re.sub(r"^```.*?^```", "", readme, flags=re.MULTILINE | re.DOTALL)
+    for path in re.findall(r"\]\((?!http)([^)#]+)\)", prose):
         if not (root / path).exists():
             errors.append(f"README.md: link to {path}, which does not exist")
     return errors
