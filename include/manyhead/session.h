@@ -26,7 +26,7 @@ struct SessionOptions {
   KvType v_type = KvType::kF16;
   MathMode math = MathMode::kFast;
   int threads = 0;           ///< 0 selects the CPUs this process may use
-  std::optional<Isa> isa{};    ///< default SelectIsa()
+  std::optional<Isa> isa{};  ///< default SelectIsa()
   std::int64_t chunk = 512;  ///< most tokens of one prefill step, at least 1
 };
 

@@ -172,8 +172,8 @@ INSTANTIATE_TEST_SUITE_P(, EveryFamily,
                                                              static_cast<int>(Families().size())),
                                             ::testing::ValuesIn(kEveryIsa)),
                          [](const auto& param_info) {
-                           return std::string(Families()[std::get<0>(param_info.param)].name) + "_" +
-                                  IsaName(std::get<1>(param_info.param));
+                           return std::string(Families()[std::get<0>(param_info.param)].name) +
+                                  "_" + IsaName(std::get<1>(param_info.param));
                          });
 
 class SessionTest : public ::testing::Test {
