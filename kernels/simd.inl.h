@@ -387,9 +387,9 @@ struct Simd {
   }
   /// The same where x and the result are normal numbers.
   static MANYHEAD_INLINE F LdexpNormal(F x, F n) {
-    using Bits = std::int32_t __attribute__((vector_size(16)));
-    return reinterpret_cast<F>(reinterpret_cast<Bits>(x) +
-                               __builtin_convertvector(n, Bits) * (1 << 23));
+    using Bits = std::uint32_t __attribute__((vector_size(16)));
+    const Bits shift = reinterpret_cast<Bits>(__builtin_convertvector(n, Mask)) << 23;
+    return reinterpret_cast<F>(reinterpret_cast<Bits>(x) + shift);
   }
 
  private:
