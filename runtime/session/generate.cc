@@ -53,7 +53,10 @@ bool Cancelled(const GenerateOptions& options) {
 class TextStream {
  public:
   TextStream(const Tokenizer& tokenizer, const GenerateOptions& options)
-      : detokenizer_(tokenizer), stop_(options.stop), on_text_(options.on_text) {}
+
+      : detokenizer_(tokenizer, /*special=*/false, /*continues=*/true),
+        stop_(options.stop),
+        on_text_(options.on_text) {}
 
   void Push(TokenId id) { Show(stop_.Push(detokenizer_.Push(id))); }
   void Finish() {
