@@ -8,7 +8,10 @@ namespace manyhead {
 
 /// What the threads of one parallel region share.
 struct TeamState {
-  std::atomic<std::int64_t> next[2] = {};  ///< item counters, used in turn
+  std::atomic<std::int64_t> next[2] = {};             ///< item counters, used in turn
+  int cpus = 1;                                       ///< that the team may run on
+  alignas(64) std::atomic<std::int32_t> waiting = 0;  ///< threads at the present barrier
+  alignas(64) std::atomic<std::uint32_t> round = 0;   ///< barriers passed
 };
 
 /// One thread's place in a parallel region. Code that runs on a team is called by every thread,
@@ -53,7 +56,7 @@ class Worker {
   }
 
  private:
-  static void TeamBarrier() noexcept;
+  void TeamBarrier() noexcept;
 
   TeamState* state_;
   int index_;
