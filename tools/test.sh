@@ -25,4 +25,14 @@ status=0
 OMP_WAIT_POLICY=passive ctest --test-dir "$build" -j2 --output-on-failure --no-tests=error >"$log" 2>&1 || status=$?
 grep -E 'Skipped|\*\*\*|^[0-9]+% tests passed|Total Test time' "$log" || true
 [ $status -eq 0 ] || die "tests failed (whole log: $log)"
+if ! grep -qw avx512vl /proc/cpuinfo; then
+  say "this CPU has no AVX-512: its kernels run on an emulated one"
+  for test in "attention *LengthsAround*/avx512:*EveryPairOfTypes/avx512:*AttentionReports*/avx512" \
+    "platform *VectorKernels*/avx512" "cache *avx512*"; do
+    program=${test%% *}
+    run_logged "emulated-$program" tools/run_emulated.sh "$build/tests/$program/${program}_test" \
+      --gtest_brief=1 "--gtest_filter=${test#* }"
+    tail -n 1 "$logs/emulated-$program.log"
+  done
+fi
 say "all tests passed (log: $log)"
