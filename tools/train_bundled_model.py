@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains the bundled model from nothing and writes it as GGUF.
 
-The committed tools/models/bundled.gguf, tools/bundled.log and tests/model/bundled_reference.json are
+The committed tools/models/bundled.gguf, tools/bundled.log and tests/model/data/bundled.json are
 the output of
 
     pip install jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6 gguf==0.19.0
@@ -47,7 +47,7 @@ from bundled_corpus import BOS, EOS, FIRST_BYTE, UNK, Mixture, decode, docstring
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL_PATH = ROOT / "tools/models/bundled.gguf"
-REFERENCE_PATH = ROOT / "tests/model/bundled_reference.json"
+REFERENCE_PATH = ROOT / "tests/model/data/bundled.json"
 MAX_FILE_BYTES = 2_000_000
 
 VOCAB = 3 + 256 + 1
@@ -83,7 +83,7 @@ def initial_weights(rng: np.random.Generator) -> dict[str, np.ndarray]:
 def start_heads(weights: dict[str, np.ndarray], rng: np.random.Generator) -> None:
     """Starts one previous-token head and one induction head; the training takes them from there.
 
-    From random weights the loss on repeats had not moved after 350 steps, a quarter of an hour's work that
+    From random weights the loss on repeats had not moved after 250 steps, a quarter of an hour's work that
     is better spent on English. So head 0 of layer 0 starts out copying what is one token back, and head 0 of
     layer 1 starts out looking for tokens whose predecessor equals the current one and predicting them. All
     other heads start at random.

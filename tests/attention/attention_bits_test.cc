@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/attention/allocation_count.h"
 #include "tests/attention/attention_fixture.h"
+#include "tests/support/allocation_meter.h"
 #include "tests/support/attention_reference.h"
 
 namespace manyhead::testing {
@@ -160,12 +160,12 @@ TEST_P(AttentionBits, RunAllocatesNothing) {
   const FilledCache filled =
       FillCache(shape, KvType::kF32, KvType::kF32, 64, {{inputs.k_SKD, inputs.v_SKD}}, kNan);
   std::vector<float> out_THD(8 * 24);
-  const std::int64_t before = AllocationCount();
+  ResetAllocationMeter();
   const Status cached =
       plan.Run(filled.cache, 0, filled.ids, nullptr, inputs.q_THD.data(), out_THD.data());
   const Status tensors = plan.Run(1, 2000, inputs.q_THD.data(), inputs.k_SKD.data(),
                                   inputs.v_SKD.data(), out_THD.data());
-  EXPECT_EQ(AllocationCount(), before);
+  EXPECT_EQ(NumAllocations(), 0U);
   EXPECT_TRUE(cached.ok() && tensors.ok());
 }
 

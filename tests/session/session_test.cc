@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/model/tiny_model.h"
+#include "tests/support/allocation_meter.h"
 #include "tests/support/isas.h"
 
 namespace manyhead {
@@ -375,6 +376,20 @@ TEST_F(SessionTest, BadArgumentsAreNamedAndChangeNothing) {
   };
   for (const auto& [session_options, text] : bad)
     EXPECT_THAT(Session::Create(*model_, session_options).status().message(), HasSubstr(text));
+}
+
+TEST_F(SessionTest, NothingIsAllocatedForATokenWithinAPage) {
+  SessionOptions options;
+  options.threads = 2;
+  Session session = Make(options);
+  const std::vector<TokenId> ids = Ids(40);
+  Append(session, std::span(ids).first(12));
+  Append(session, std::span(ids).subspan(12, 1));  // the first token may
+  testing::ResetAllocationMeter();
+  bool ok = true;
+  for (std::size_t i = 13; i < 40; ++i) ok &= session.Append({&ids[i], 1}).ok();
+  EXPECT_EQ(testing::NumAllocations(), 0U);
+  EXPECT_TRUE(ok);
 }
 
 TEST_F(SessionTest, CacheBytesEqualThePlan) {
