@@ -165,16 +165,23 @@ TEST_P(Golden, TokenizerGivesTheReferencesIds) {
   }
 }
 
+std::string GoldenName(const ::testing::TestParamInfo<std::tuple<const char*, Isa>>& param_info) {
+  std::string name = std::get<0>(param_info.param);
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  return name + "_" + IsaName(std::get<1>(param_info.param));
+}
+
 INSTANTIATE_TEST_SUITE_P(, Golden,
                          ::testing::Combine(::testing::Values("bundled", "gemma3-270m",
                                                               "qwen2.5-coder-0.5b"),
                                             ::testing::ValuesIn(kEveryIsa)),
-                         [](const auto& param_info) {
-                           std::string name = std::get<0>(param_info.param);
-                           for (char& c : name)
-                             if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-                           return name + "_" + IsaName(std::get<1>(param_info.param));
-                         });
+                         GoldenName);
+// Minutes a case on the scalar path.
+INSTANTIATE_TEST_SUITE_P(Large, Golden,
+                         ::testing::Combine(::testing::Values("qwen2.5-coder-1.5b"),
+                                            ::testing::Values(Isa::kAvx2, Isa::kAvx512)),
+                         GoldenName);
 
 }  // namespace
 }  // namespace manyhead
