@@ -38,6 +38,8 @@ struct AttentionParams {
 ///          that no query may see changes nothing.
 /// Aliasing out and lse overlap no input.
 /// Errors   kInvalidArgument, naming the parameter and both values, before anything is written.
+/// Create
+///          throws bad_alloc when its scratch memory cannot be had.
 /// Threads  a plan owns scratch memory: one Run at a time per plan. Run allocates nothing. Results
 /// are
 ///          bitwise equal for every thread count on one instruction set.

@@ -88,6 +88,7 @@ struct GenerateResult {
 class Session {
  public:
   /// Errors   kInvalidArgument or kUnsupported naming the option and both values.
+  ///          Throws bad_alloc when the buffers for `chunk` tokens or `context` cannot be had.
   static Result<Session> Create(const Model& model, const SessionOptions& options);
   Session(Session&&) noexcept;
   Session& operator=(Session&&) noexcept;
@@ -101,6 +102,7 @@ class Session {
 
   /// Appends `ids` and gives nll[i] = -log p(ids[i + 1] | all before), i in [0, ids.size() - 1), in
   /// nats.
+  /// Errors   as Append, and kInvalidArgument when a logit is NaN; the session is then unchanged.
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
 
   /// Keeps the first `length` tokens.
@@ -108,6 +110,9 @@ class Session {
 
   /// Continues `prompt`, which stands for the whole sequence: what the session already holds of its
   /// beginning is reused, the rest dropped. At least the last prompt token is evaluated anew.
+  /// Errors   as Append; kInvalidArgument for an option out of range, or for logits that hold NaN:
+  /// the
+  ///          session then holds the prompt and what was generated before.
   Result<GenerateResult> Generate(std::span<const TokenId> prompt, const GenerateOptions& options);
 
   std::int64_t length() const noexcept;

@@ -55,7 +55,9 @@ WeightBlock WeightBlockOf(WeightType type) noexcept;
 /// Arithmetic of products with low-bit weights.
 enum class MathMode : std::uint8_t {
   kExact,  ///< weights as stored, f32 activations
-  kFast,   ///< int8 activations where the weights are low-bit and the rows are few
+  /// int8 activations where the weights are low-bit and the rows few; the step that begins a
+  /// sequence stays exact.
+  kFast,
 };
 
 }  // namespace manyhead

@@ -127,6 +127,11 @@ Result<std::optional<std::vector<float>>> GgufFile::GetFloats(std::string_view k
   return Value(std::move(numbers));
 }
 
+std::int64_t GgufFile::Count(std::string_view key) const noexcept {
+  const std::optional<GgufValue> value = impl_->Find(key);
+  return value ? static_cast<std::int64_t>(value->count) : 0;
+}
+
 std::span<const GgufTensor> GgufFile::tensors() const noexcept { return impl_->index.tensors; }
 
 const GgufTensor* GgufFile::FindTensor(std::string_view name) const noexcept {

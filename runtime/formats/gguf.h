@@ -76,6 +76,9 @@ class GgufFile {
   Result<std::optional<std::vector<std::int64_t>>> GetInts(std::string_view key) const;
   Result<std::optional<std::vector<float>>> GetFloats(std::string_view key) const;
 
+  /// Elements of an array, 1 for another value, 0 when absent: what the getters above will return.
+  std::int64_t Count(std::string_view key) const noexcept;
+
   std::span<const GgufTensor> tensors() const noexcept;
   /// Null when absent.
   const GgufTensor* FindTensor(std::string_view name) const noexcept;

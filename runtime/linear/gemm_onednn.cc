@@ -2,6 +2,7 @@
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
+#include <signal.h>
 
 #include <mutex>
 
@@ -23,13 +24,33 @@ class OneThread {
   int saved_;
 };
 
+/// Holds back the signals of other processes and timers while oneDNN computes: the code it
+/// generates for AVX-512 points the stack register into its buffers, where a handler's frame would
+/// overwrite the heap. Faults of this thread itself stay as they are.
+class HoldSignals {
+ public:
+  HoldSignals() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
+    pthread_sigmask(SIG_BLOCK, &all, &saved_);
+  }
+  ~HoldSignals() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
+  HoldSignals(const HoldSignals&) = delete;
+  HoldSignals& operator=(const HoldSignals&) = delete;
+
+ private:
+  sigset_t saved_;
+};
+
 }  // namespace
 
 void RunGemm(const GemmTask& task) noexcept {
   MANYHEAD_DCHECK(task.M > 0 && task.N > 0 && task.K > 0);
   bool done = false;
   try {  // the function is C, but it generates code in C++
-    OneThread one_thread;
+    const OneThread one_thread;
+    const HoldSignals hold_signals;
     done = dnnl_sgemm('N', 'T', task.M, task.N, task.K, 1.0F, task.a, task.a_stride, task.b,
                       task.b_stride, task.accumulate ? 1.0F : 0.0F, task.c,
                       task.c_stride) == dnnl_success;

@@ -215,8 +215,8 @@ void Quantize(const LinearWorkspace::Impl& impl, const Activations& in,
 }
 
 void RunMatvec(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
-               std::span<const LinearOutput> outputs) noexcept {
-  const bool fast = impl.limits.math == MathMode::kFast;
+               std::span<const LinearOutput> outputs, MathMode math) noexcept {
+  const bool fast = math == MathMode::kFast && impl.limits.math == MathMode::kFast;
   const ThreadBuffers buffers = impl.Buffers(worker.index());
   if (fast) Quantize(impl, in, outputs, buffers);
   const auto rows_of = [](const WeightView& weight) {
@@ -326,7 +326,7 @@ void RunPanels(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
 }  // namespace
 
 void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::int64_t x_stride,
-               std::int64_t M, std::span<const LinearOutput> outputs) noexcept {
+               std::int64_t M, std::span<const LinearOutput> outputs, MathMode math) noexcept {
   if (M == 0 || outputs.empty()) return worker.Barrier();
   const LinearWorkspace::Impl& impl = workspace.impl();
   const Activations in = {x, x_stride, M, outputs.front().weight->cols};
@@ -335,7 +335,7 @@ void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::
     return output.weight->cols == in.cols;
   }));
   if (M <= kMatvecRows)
-    RunMatvec(worker, impl, in, outputs);
+    RunMatvec(worker, impl, in, outputs, math);
   else
     RunPanels(worker, impl, in, outputs);
 }

@@ -78,8 +78,11 @@ class LinearWorkspace {
 ///          (matvec or oneDNN). kFast rounds activations to int8 with a scale for each 32 (blocks
 ///          of 32) or 256 (K types): the error of a product is at most sum_c |weight[c]| * s / 2
 ///          with s = max |x| of c's block / 127. A NaN or infinite activation then makes NaN.
+///
+/// kExact as `math` makes this call exact in a workspace for kFast.
 void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::int64_t x_stride,
-               std::int64_t M, std::span<const LinearOutput> outputs) noexcept;
+               std::int64_t M, std::span<const LinearOutput> outputs,
+               MathMode math = MathMode::kFast) noexcept;
 
 inline constexpr std::int64_t kMatvecRows = 8;  ///< most activation rows served by the matvec
 

@@ -75,6 +75,11 @@ class Reader {
   /// One integer a layer: the file holds an array of them or one for all.
   std::vector<std::int64_t> PerLayer(const std::string& key, std::int64_t layers, std::int64_t low,
                                      std::int64_t high, std::int64_t fallback) {
+    // Before it is widened: an array may be as long as the file.
+    if (const std::int64_t count = file_.Count(Name(key)); count > 1 && count != layers)
+      Fail(Name(key) + " has " + std::to_string(count) +
+           " values for block_count = " + std::to_string(layers));
+    if (!ok()) return {};
     const auto values = Take(file_.GetInts(Name(key)), key, fallback < 0);
     if (!ok()) return {};
     if (!values) return std::vector<std::int64_t>(static_cast<std::size_t>(layers), fallback);
@@ -175,8 +180,8 @@ Status ReadWindows(Reader& reader, const GgufFile& file, const Family& family,
   if (!pattern.ok()) return pattern.status();
   const std::int64_t layers = static_cast<std::int64_t>(config.layers.size());
   std::int64_t every = family.window_pattern;
-  const bool listed = *pattern && (*pattern)->size() > 1;
-  if (*pattern && !listed) every = (*pattern)->front();
+  const bool listed = *pattern && (*pattern)->size() != 1;
+  if (*pattern && (*pattern)->size() == 1) every = (*pattern)->front();
   if (listed && static_cast<std::int64_t>((*pattern)->size()) != layers)
     reader.Fail(key + " has " + std::to_string((*pattern)->size()) +
                 " values for block_count = " + std::to_string(layers));

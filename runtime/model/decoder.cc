@@ -44,6 +44,9 @@ struct Decoder::Call {
   std::int64_t position;  // of ids[0] in the sequence
 
   std::int64_t rows() const noexcept { return static_cast<std::int64_t>(ids.size()); }
+  /// A sequence's first token is where models park their largest activations (arXiv:2402.17762),
+  /// beside which int8 rounds the others away, and every later token attends to it.
+  MathMode math() const noexcept { return position == 0 ? MathMode::kExact : MathMode::kFast; }
 };
 
 Decoder::Decoder(const Model::Impl& model, const DecoderLimits& limits)
@@ -174,14 +177,14 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
       {&w.key, key_.data(), w.key.rows, OrNull(w.key_bias)},
       {&w.value, value_.data(), w.value.rows, OrNull(w.value_bias)},
   };
-  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs);
+  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, call.math());
   worker.ForEach(rows, [&](std::int64_t row) { RotateHeads(layer, w, row); });
   call.cache.impl().WriteOn(worker, call.sequence, static_cast<std::int64_t>(index), call.position,
                             rows, key_.data(), value_.data(), w.key.rows, w.value.rows);
   plans_[plan_index_[index]].impl().RunOn(worker, static_cast<std::int64_t>(index), query_.data(),
                                           attended_.data(), nullptr);
   const LinearOutput output[] = {{&w.output, projected_.data(), d, OrNull(w.output_bias)}};
-  RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output);
+  RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output, call.math());
 }
 
 void Decoder::RotateHeads(const LayerConfig& layer, const LayerWeights& w,
@@ -209,7 +212,7 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
   const std::int64_t d = model_->config.d_model, F = w.gate.rows, rows = call.rows();
   const LinearOutput inputs[] = {{&w.gate, gate_.data(), F, nullptr},
                                  {&w.up, up_.data(), F, nullptr}};
-  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs);
+  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, call.math());
   const auto activate =
       model_->config.activation == Activation::kSilu ? kernels_->silu_mul : kernels_->gelu_mul;
   const std::int64_t elements = rows * F;
@@ -219,7 +222,7 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
     activate(gate, up_.data() + begin, std::min(kActivationBlock, elements - begin), gate);
   });
   const LinearOutput output[] = {{&w.down, projected_.data(), d, nullptr}};
-  RunLinear(worker, *linear_, gate_.data(), F, rows, output);
+  RunLinear(worker, *linear_, gate_.data(), F, rows, output, call.math());
 }
 
 /// hidden += post_norm(projected); normed = next_norm(hidden).

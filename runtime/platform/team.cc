@@ -1,7 +1,13 @@
 #include "runtime/platform/team.h"
 
 #include <immintrin.h>
-#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <memory>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 namespace manyhead {
 namespace {
@@ -19,13 +25,115 @@ class FlushDenormals {
   unsigned saved_;
 };
 
+constexpr int kSpins = 1000;  // pauses: 20 to 60 microseconds, as long as a fair team arrives apart
+
+/// True when `word` left `old` within a short spin.
+bool SpinWhile(const std::atomic<std::uint32_t>& word, std::uint32_t old) noexcept {
+  for (int i = 0; i < kSpins; ++i) {
+    if (word.load(std::memory_order_acquire) != old) return true;
+    _mm_pause();
+  }
+  return false;
+}
+
+int AllowedCpus() noexcept {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  return sched_getaffinity(0, sizeof mask, &mask) == 0 ? std::max(1, CPU_COUNT(&mask)) : 1;
+}
+
+/// The threads that one calling thread keeps for its teams. Between teams they spin shortly, then
+/// sleep. OpenMP's own spin for milliseconds, which on a busy machine takes the CPU from the very
+/// thread that is waited for: a small model then decoded ten times slower on two threads than on
+/// one.
+class Pool {
+ public:
+  Pool() = default;
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  ~Pool() {
+    body_ = nullptr;
+    for (const auto& helper : helpers_) Wake(*helper);
+    for (const auto& helper : helpers_) helper->thread.join();
+  }
+
+  void Run(int threads, internal::TeamBody body, void* context) noexcept {
+    Grow(threads - 1);
+    TeamState state;
+    state.may_spin = threads <= AllowedCpus();
+    state_ = &state;
+    body_ = body;
+    context_ = context;
+    const int helpers = std::min(threads - 1, static_cast<int>(helpers_.size()));
+    count_ = helpers + 1;
+    running_.store(static_cast<std::uint32_t>(helpers), std::memory_order_relaxed);
+    for (int i = 0; i < helpers; ++i) Wake(*helpers_[static_cast<std::size_t>(i)]);
+    RunBody(0);
+    for (std::uint32_t left; (left = running_.load(std::memory_order_acquire)) != 0;)
+      if (!SpinWhile(running_, left)) running_.wait(left, std::memory_order_acquire);
+  }
+
+ private:
+  struct Helper {
+    std::atomic<std::uint32_t> jobs = 0;  ///< given to it so far
+    std::thread thread;
+  };
+
+  static void Wake(Helper& helper) noexcept {
+    helper.jobs.fetch_add(1, std::memory_order_release);
+    helper.jobs.notify_one();
+  }
+
+  /// As many helpers as the system gives, at most `wanted`.
+  void Grow(int wanted) noexcept {
+    try {
+      while (static_cast<int>(helpers_.size()) < wanted) {
+        auto helper = std::make_unique<Helper>();
+        helpers_.reserve(helpers_.size() + 1);
+        const int index = static_cast<int>(helpers_.size()) + 1;
+        helper->thread = std::thread([this, index, h = helper.get()] { Serve(*h, index); });
+        helpers_.push_back(std::move(helper));
+      }
+    } catch (const std::exception&) {  // a smaller team does the same work
+    }
+  }
+
+  void Serve(Helper& helper, int index) noexcept {
+    for (std::uint32_t done = 0;; ++done) {
+      if (!SpinWhile(helper.jobs, done)) helper.jobs.wait(done, std::memory_order_acquire);
+      if (body_ == nullptr) return;
+      RunBody(index);
+      if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    }
+  }
+
+  void RunBody(int index) noexcept {
+    FlushDenormals flush;
+    Worker worker(*state_, index, count_);
+    body_(context_, worker);
+  }
+
+  std::vector<std::unique_ptr<Helper>> helpers_;
+  std::atomic<std::uint32_t> running_ = 0;
+  // The present team, written before its helpers are woken.
+  TeamState* state_ = nullptr;
+  internal::TeamBody body_ = nullptr;
+  void* context_ = nullptr;
+  int count_ = 1;
+};
+
+thread_local Pool t_pool;
+
+/// Barriers this thread still sleeps at without a spin, since one spin was in vain.
+thread_local int t_naps = 0;
+
 }  // namespace
 
-/// Spins for about as long as the threads of an undisturbed team arrive apart, then sleeps: where
-/// other processes or a CPU quota keep one of them from running, a longer spin would only take its
-/// CPU away. A team larger than the machine never spins.
+/// Spins first, unless that lately was in vain: where other processes or a CPU quota keep a thread
+/// of the team from running, spinning only takes its CPU away. A team larger than the machine never
+/// spins.
 void Worker::TeamBarrier() noexcept {
-  constexpr int kSpins = 1000;  // pauses: 20 to 60 microseconds
+  constexpr int kNaps = 64;
   const std::uint32_t round = state_->round.load(std::memory_order_relaxed);
   if (state_->waiting.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
     state_->waiting.store(0, std::memory_order_relaxed);
@@ -33,31 +141,27 @@ void Worker::TeamBarrier() noexcept {
     state_->round.notify_all();
     return;
   }
-  const int spins = count_ <= state_->cpus ? kSpins : 0;
-  for (int i = 0; i < spins; ++i) {
-    if (state_->round.load(std::memory_order_acquire) != round) return;
-    _mm_pause();
+  if (state_->may_spin && t_naps == 0) {
+    if (SpinWhile(state_->round, round)) return;
+    t_naps = kNaps;
+  } else if (t_naps > 0) {
+    --t_naps;
   }
+  // wait() may return early only when the value has changed.
   state_->round.wait(round, std::memory_order_acquire);
 }
 
 namespace internal {
 
 void RunTeamImpl(int threads, TeamBody body, void* context) noexcept {
-  TeamState state;
-  state.cpus = omp_get_num_procs();
   if (threads <= 1) {
+    TeamState state;
     FlushDenormals flush;
     Worker worker(state, 0, 1);
     body(context, worker);
     return;
   }
-#pragma omp parallel num_threads(threads)
-  {
-    FlushDenormals flush;
-    Worker worker(state, omp_get_thread_num(), omp_get_num_threads());
-    body(context, worker);
-  }
+  t_pool.Run(threads, body, context);
 }
 
 }  // namespace internal

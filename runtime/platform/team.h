@@ -9,7 +9,7 @@ namespace manyhead {
 /// What the threads of one parallel region share.
 struct TeamState {
   std::atomic<std::int64_t> next[2] = {};             ///< item counters, used in turn
-  int cpus = 1;                                       ///< that the team may run on
+  bool may_spin = false;                              ///< at barriers
   alignas(64) std::atomic<std::int32_t> waiting = 0;  ///< threads at the present barrier
   alignas(64) std::atomic<std::uint32_t> round = 0;   ///< barriers passed
 };
@@ -69,9 +69,11 @@ using TeamBody = void (*)(void* context, Worker& worker);
 void RunTeamImpl(int threads, TeamBody body, void* context) noexcept;
 }  // namespace internal
 
-/// Calls body(worker) on `threads` threads at once and returns when all are done. OpenMP may give
-/// fewer (OMP_THREAD_LIMIT, nesting); worker.count() is the true number. Denormals count as zero
-/// inside, and each thread's floating-point state is afterwards what it was. `body` must not throw.
+/// Calls body(worker) on `threads` threads at once and returns when all are done. The calling
+/// thread is one of them; the others are its own, kept between calls and asleep when there is
+/// nothing to do. The system may give fewer: worker.count() is the true number. Denormals count as
+/// zero inside, and each thread's floating-point state is afterwards what it was. `body` must not
+/// throw. A team within a team is one more set of threads.
 template <class Body>
 void RunTeam(int threads, Body&& body) noexcept {
   internal::RunTeamImpl(

@@ -78,8 +78,10 @@ Status Sampler::LoadCandidates(std::span<const float> logits, std::span<const To
   for (TokenId id : history.last(n)) {
     if (id < 0 || static_cast<std::size_t>(id) >= logits.size()) continue;
     const float logit = logits[id];  // the original: an id seen twice is penalised once
-    candidates_[id].logit =
-        logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
+    if (logit == -std::numeric_limits<float>::infinity()) continue;
+    constexpr float kMost = std::numeric_limits<float>::max();
+    candidates_[id].logit = std::clamp(
+        logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty, -kMost, kMost);
   }
   return {};
 }

@@ -136,12 +136,21 @@ Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll)
                       " elements; expected ids - 1 = " + std::to_string(ids.size() - 1));
   if (score_logits.size() == 0) score_logits = AlignedBuffer<float>(kScoreRows * vocab());
   const std::size_t chunk_size = static_cast<std::size_t>(options.chunk);
+  const std::int64_t before = length();
   for (std::size_t begin = 0; begin < ids.size(); begin += chunk_size) {
     const auto chunk = ids.subspan(begin, std::min(chunk_size, ids.size() - begin));
     if (Status status = AppendChunk(chunk, nullptr); !status.ok()) return status;
     const auto targets = ids.subspan(begin + 1, std::min(chunk.size(), ids.size() - begin - 1));
     ScoreRows(targets, nll.data() + begin);
   }
+  for (std::size_t i = 0; i < nll.size(); ++i)
+    if (std::isnan(nll[i])) {
+      const Status undone = Truncate(before);
+      return undone.ok() ? Status(StatusCode::kInvalidArgument, "Session: logits after ids[" +
+                                                                    std::to_string(i) +
+                                                                    "] hold NaN; expected numbers")
+                         : undone;
+    }
   return {};
 }
 

@@ -126,15 +126,19 @@ Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
 
 Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
   const std::size_t count = text_ends_.size();
+  // Before the arrays are widened: one may be as long as the file.
+  for (const std::string_view key : {kTypesKey, kScoresKey}) {
+    const std::int64_t entries = file.Count(key);
+    if (entries != 0 && static_cast<std::size_t>(entries) != count) {
+      return BadFile(key, " has ", entries, " entries; expected ", count,
+                     " as tokenizer.ggml.tokens has");
+    }
+  }
   Result<std::optional<std::vector<std::int64_t>>> types = file.GetInts(kTypesKey);
   if (!types.ok()) return types.status();
   kinds_.assign(count, TokenKind::kNormal);
   if (types->has_value()) {
     const std::vector<std::int64_t>& values = **types;
-    if (values.size() != count) {
-      return BadFile(kTypesKey, " has ", values.size(), " entries; expected ", count,
-                     " as tokenizer.ggml.tokens has");
-    }
     for (std::size_t i = 0; i < count; ++i) {
       if (values[i] < 0 || values[i] > static_cast<int>(TokenKind::kByte)) {
         return BadFile(kTypesKey, "[", i, "] = ", values[i], "; expected 0..6");
@@ -147,10 +151,6 @@ Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
   if (!scores.ok()) return scores.status();
   if (!scores->has_value()) return {};
   scores_ = std::move(**scores);
-  if (scores_.size() != count) {
-    return BadFile(kScoresKey, " has ", scores_.size(), " entries; expected ", count,
-                   " as tokenizer.ggml.tokens has");
-  }
   for (std::size_t i = 0; i < count; ++i) {
     if (std::isnan(scores_[i])) return BadFile(kScoresKey, "[", i, "] is not a number");
   }

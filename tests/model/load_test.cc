@@ -132,6 +132,20 @@ TEST(ModelLoad, MetadataOutOfRangeAreNamedWithTheirValue) {
   for (const auto& [change, text] : cases) EXPECT_THAT(MessageAfter(change), HasSubstr(text));
 }
 
+TEST(ModelLoad, ArraysOfAnotherLengthThanTheLayersAreRefused) {
+  for (const char* key : {"llama.attention.sliding_window_pattern", "llama.attention.head_count",
+                          "llama.feed_forward_length", "llama.attention.head_count_kv"}) {
+    for (std::size_t count : {0, 3}) {
+      const TinyModel tiny = Made();
+      GgufWriter file;
+      file.Add(key, std::vector<std::uint32_t>(count, 1));
+      EXPECT_THAT(LoadBytes(tiny.ToGguf(std::move(file), key).Bytes()).status().message(),
+                  HasSubstr(std::string(key) + " has " + std::to_string(count) +
+                            " values for block_count = 2"));
+    }
+  }
+}
+
 TEST(ModelLoad, ExpertsAreRefusedByName) {
   GgufWriter file = Made().ToGguf();
   file.Add("llama.expert_count", std::uint32_t{8});

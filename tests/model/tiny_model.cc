@@ -52,18 +52,20 @@ void TinyModel::MakeWeights(unsigned seed) {
   }
 }
 
-GgufWriter TinyModel::ToGguf() const {
-  GgufWriter file;
+GgufWriter TinyModel::ToGguf(GgufWriter file, const std::string& replaced) const {
   const auto number = [](std::int64_t value) { return static_cast<std::uint32_t>(value); };
   const std::string p = family + ".";
   file.Add("general.architecture", family).Add("general.name", "tiny");
   file.Add(p + "block_count", number(layers)).Add(p + "embedding_length", number(d_model));
   file.Add(p + "context_length", number(context));
-  file.Add(p + "attention.head_count", number(num_heads));
-  file.Add(p + "attention.head_count_kv", number(num_kv_heads));
+  const auto add = [&](const std::string& key, std::int64_t value) {
+    if (p + key != replaced) file.Add(p + key, number(value));
+  };
+  add("attention.head_count", num_heads);
+  add("attention.head_count_kv", num_kv_heads);
   file.Add(p + "attention.key_length", number(head_dim));
   file.Add(p + "attention.value_length", number(head_dim));
-  file.Add(p + "feed_forward_length", number(ffn_dim));
+  add("feed_forward_length", ffn_dim);
   file.Add(p + "attention.layer_norm_rms_epsilon", 1e-6F);
   file.Add(p + "rope.freq_base", static_cast<float>(rope_base));
   if (window > 0) file.Add(p + "attention.sliding_window", number(window));

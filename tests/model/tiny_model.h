@@ -34,7 +34,9 @@ struct TinyModel {
   /// Draws the weights; call once after the shape is set.
   void MakeWeights(unsigned seed);
   /// The file, to which a test may add before it is written.
-  GgufWriter ToGguf() const;
+  GgufWriter ToGguf() const { return ToGguf({}, ""); }
+  /// The same with the one key that `file` holds in place of its own.
+  GgufWriter ToGguf(GgufWriter file, const std::string& replaced) const;
   /// Logits [ids.size()][vocab] after each token.
   std::vector<std::vector<double>> Logits(const std::vector<int>& ids) const;
 

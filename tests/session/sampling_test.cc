@@ -139,6 +139,34 @@ TEST(Sampler, RepeatPenaltyCountsEachIdOnceWithinTheLastN) {
   EXPECT_EQ(*SampleOnce(params, {4, 3, 1}, {0}), 0);
 }
 
+// A penalty may carry a logit beyond the range of f32; the id that is drawn is one of the
+// vocabulary.
+TEST(Sampler, APenaltyBeyondTheRangeOfF32StillDrawsAToken) {
+  const struct {
+    float penalty;
+    std::vector<float> logits;
+    std::vector<TokenId> history;
+  } cases[] = {{1e-40F, {1, 2, 3}, {2}},
+               {3e38F, {-10, -20, -30}, {0, 1, 2}},
+               {1.5F, {-3e38F, -3e38F}, {0, 1}}};
+  for (const auto& c : cases) {
+    for (std::int64_t top_k : {0, 2}) {
+      const Result<TokenId> id =
+          SampleOnce({.temperature = 1, .top_k = top_k, .top_p = 0.9F, .repeat_penalty = c.penalty},
+                     c.logits, c.history);
+      ASSERT_TRUE(id.ok()) << id.status().message();
+      EXPECT_GE(*id, 0);
+      EXPECT_LT(*id, static_cast<TokenId>(c.logits.size()));
+    }
+  }
+}
+
+TEST(Sampler, APenaltyNeverMakesAnImpossibleTokenPossible) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed)
+    EXPECT_EQ(
+        *SampleOnce({.temperature = 2, .repeat_penalty = 0.5F, .seed = seed}, {-kInf, 0}, {0}), 1);
+}
+
 TEST(Sampler, ASeedGivesTheSameTokensAgain) {
   const std::vector<float> logits(100, 0.0F);
   std::vector<std::vector<TokenId>> runs;

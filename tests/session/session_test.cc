@@ -392,6 +392,36 @@ TEST_F(SessionTest, NothingIsAllocatedForATokenWithinAPage) {
   EXPECT_TRUE(ok);
 }
 
+TEST_F(SessionTest, RowsBeyondTheVocabularyAreNeverDrawn) {
+  TinyModel padded;
+  padded.extra_rows = 300;
+  padded.MakeWeights(4);
+  const Result<Model> model = Load(padded.ToGguf());
+  Result<Session> session = Session::Create(*model, {});
+  GenerateOptions options;
+  options.sampling.temperature = 50;
+  options.max_tokens = 40;
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    options.sampling.seed = seed;
+    const auto result = session->Generate(Ids(3), options);
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    for (TokenId id : result->ids) EXPECT_LT(id, 259);
+  }
+}
+
+TEST_F(SessionTest, LogitsThatAreNoNumbersAreErrors) {
+  TinyModel broken = tiny_;
+  broken.tensors["output_norm.weight"][3] = NAN;
+  const Result<Model> model = Load(broken.ToGguf());
+  Result<Session> session = Session::Create(*model, {});
+  std::vector<double> nll(4);
+  const Status status = session->Score(Ids(5), nll);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("logits after ids[0] hold NaN"));
+  EXPECT_EQ(session->length(), 0);
+  EXPECT_THAT(session->Generate(Ids(5), {}).status().message(), HasSubstr("nan"));
+}
+
 TEST_F(SessionTest, CacheBytesEqualThePlan) {
   SessionOptions options;
   options.context = 64;
