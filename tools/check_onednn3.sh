@@ -6,8 +6,9 @@
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=${1:-$root/build/onednn3}
-log=$build/check_onednn3.log
 mkdir -p "$build/packages"
+build=$(cd "$build" && pwd)
+log=$build/check_onednn3.log
 cd "$build/packages"
 fail() {
   echo "check_onednn3: $1 failed; see $log" >&2

@@ -8,6 +8,7 @@ namespace manyhead {
 Result<Model> Model::Load(const std::string& path) {
   Result<GgufFile> file = GgufFile::Open(path);
   if (!file.ok()) return file.status();
+  file->Prefetch();
   const auto named = [&path](const Status& status) {
     return Status(status.code(), path + ": " + status.message());
   };

@@ -32,7 +32,7 @@ class Worker {
 
   /// Runs fn(i) for each i in [0, items), handed out one by one as threads come free, and ends with
   /// a barrier. All threads must call it with the same `items`. Which thread runs an item may
-  /// differ from run to run, so an item's result must not depend on it (P8).
+  /// differ from run to run, so an item's result must not depend on it: bits are equal for every number of threads.
   template <class Fn>
   void ForEach(std::int64_t items, Fn&& fn) noexcept {
     if (count_ == 1) {
@@ -46,13 +46,6 @@ class Worker {
     phase_ ^= 1;
     for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) fn(i);
     TeamBarrier();
-  }
-
-  /// Runs fn on the first thread only, and ends with a barrier.
-  template <class Fn>
-  void Once(Fn&& fn) noexcept {
-    if (index_ == 0) fn();
-    Barrier();
   }
 
  private:

@@ -53,7 +53,6 @@ bool Cancelled(const GenerateOptions& options) {
 class TextStream {
  public:
   TextStream(const Tokenizer& tokenizer, const GenerateOptions& options)
-
       : detokenizer_(tokenizer, /*special=*/false, /*continues=*/true),
         stop_(options.stop),
         on_text_(options.on_text) {}

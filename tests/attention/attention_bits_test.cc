@@ -1,4 +1,4 @@
-// What must not change a single bit (P8), and properties that hold whatever the numbers.
+// What must not change a single bit, and properties that hold whatever the numbers.
 
 #include <gtest/gtest.h>
 

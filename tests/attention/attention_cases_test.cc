@@ -63,7 +63,7 @@ TEST_P(AttentionReports, PoisonBeyondTheLastKey) {
 }
 
 // The same for keys that causality or a window hides: rows that do not see the NaN are untouched,
-// rows that see it hand it on (P4).
+// rows that see it hand it on.
 TEST_P(AttentionReports, NanInAKeyOrValueReachesOnlyRowsThatSeeIt) {
   constexpr std::int64_t kLength = 150, kBad = 70, kWindow = 20;
   const AttentionCase shape{2, 1, 4, 4, kLength, kLength, 0.5, true, kWindow};

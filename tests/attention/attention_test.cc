@@ -163,7 +163,7 @@ TEST_P(AttentionConformance, ExponentialOfVeryNegativeNumbersIsZero) {
   const Output output =
       RunTensors(plan, shape, {-86.7F, -1000, -3e38F, -kInf}, {0.0F, 1.0F}, {0.0F, 1.0F});
   // e^-86.6 = 2.5e-38 is the least that counts. The last row's first logit is -inf * 0 = NaN, which
-  // an attended key hands on (P4).
+  // an attended key hands on.
   EXPECT_EQ(output.out_THD[0], 0.0F);
   EXPECT_EQ(output.out_THD[1], 0.0F);
   EXPECT_EQ(output.out_THD[2], 0.0F);

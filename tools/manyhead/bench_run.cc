@@ -17,6 +17,7 @@ namespace {
 constexpr std::int64_t kWarmUpTokens = 4;
 /// Appended at a time to reach the depth, so that progress can be shown.
 constexpr std::int64_t kFillStep = 512;
+constexpr std::int64_t kPromptStep = 2048;
 
 std::string UtcNow() {
   const std::time_t now = std::time(nullptr);
@@ -71,8 +72,15 @@ bool BenchRunner::Rewind(std::int64_t depth) {
 }
 
 bool BenchRunner::Prefill(std::int64_t count) {
-  // In one call: a step of its own for each part would compute logits that a prompt does not need.
-  if (!AppendFixed(count)) return false;
+  // Each step computes logits that a prompt does not need, so steps are long; between them a long
+  // prompt can be interrupted.
+  Progress progress("reading the prompt", "tokens");
+  for (std::int64_t done = 0; done < count;) {
+    const std::int64_t step = std::min(count - done, kPromptStep);
+    if (!AppendFixed(step)) return false;
+    done += step;
+    progress.Update(done, count);
+  }
   ids_.assign(1, best_id_);
   return true;
 }

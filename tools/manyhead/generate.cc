@@ -125,9 +125,10 @@ int Run(const Flags& flags) {
     Stdout::Write(flags.text.text ? *flags.text.text : model->tokenizer().Decode(*prompt));
   };
   options.on_prefill = [&](std::int64_t done, std::int64_t total) {
-    show_prompt();
     prefill.Update(done, total);
-    if (done == total) prefill.Clear();
+    if (done != total) return;
+    prefill.Clear();  // before the prompt, whose last line it would otherwise overwrite
+    show_prompt();
   };
   options.on_text = [&](std::string_view text) {
     show_prompt();
