@@ -32,7 +32,8 @@ class Worker {
 
   /// Runs fn(i) for each i in [0, items), handed out one by one as threads come free, and ends with
   /// a barrier. All threads must call it with the same `items`. Which thread runs an item may
-  /// differ from run to run, so an item's result must not depend on it: bits are equal for every number of threads.
+  /// differ from run to run, so an item's result must not depend on it: bits are equal for every
+  /// number of threads.
   template <class Fn>
   void ForEach(std::int64_t items, Fn&& fn) noexcept {
     if (count_ == 1) {
