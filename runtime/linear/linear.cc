@@ -153,7 +153,6 @@ LinearWorkspace::LinearWorkspace(LinearWorkspace&&) noexcept = default;
 LinearWorkspace& LinearWorkspace::operator=(LinearWorkspace&&) noexcept = default;
 LinearWorkspace::~LinearWorkspace() = default;
 
-const LinearLimits& LinearWorkspace::limits() const noexcept { return impl_->limits; }
 std::int64_t LinearWorkspace::size_bytes() const noexcept { return impl_->size_bytes; }
 
 namespace {

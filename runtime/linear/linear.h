@@ -53,7 +53,6 @@ class LinearWorkspace {
   LinearWorkspace& operator=(LinearWorkspace&&) noexcept;
   ~LinearWorkspace();
 
-  const LinearLimits& limits() const noexcept;
   /// Exactly what is allocated for the buffers.
   std::int64_t size_bytes() const noexcept;
 

@@ -44,7 +44,6 @@ class Decoder {
   /// Logits [count, vocab] of rows [begin, begin + count) of the last Step.
   void Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept;
 
-  const DecoderLimits& limits() const noexcept { return limits_; }
   std::int64_t scratch_bytes() const noexcept;
 
  private:

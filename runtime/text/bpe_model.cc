@@ -13,25 +13,11 @@ namespace manyhead {
 namespace {
 
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
-constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";  // U+2581
 constexpr std::int32_t kNone = -1;
 
 std::string MergeName(std::string_view merge, std::int32_t rank) {
   return "LoadTokenizer: " + std::string(kMergesKey) + "[" + std::to_string(rank) + "] = '" +
          std::string(merge) + "'";
-}
-
-std::string EscapeSpaces(std::string_view text) {
-  std::string escaped;
-  escaped.reserve(text.size() + text.size() / 2);
-  for (const char c : text) {
-    if (c == ' ') {
-      escaped += kEscapedSpace;
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
 }
 
 }  // namespace
@@ -130,7 +116,7 @@ Status BpeModel::Append(std::string_view text, bool /*after_special*/,
                         std::vector<TokenId>* ids) const {
   std::string escaped;
   if (options_.form == TextForm::kSpaceEscaped) {
-    escaped = EscapeSpaces(text);
+    escaped = EscapeSpaces(text, /*prefix=*/false);
     text = escaped;
   }
   // The links between symbols have 32 bits.

@@ -10,22 +10,7 @@
 namespace manyhead {
 namespace {
 
-constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";  // U+2581
 constexpr std::int64_t kNone = -1;
-
-std::string EscapeSpaces(std::string_view text, bool dummy_prefix) {
-  std::string escaped;
-  escaped.reserve(text.size() + text.size() / 2 + kEscapedSpace.size());
-  if (dummy_prefix) escaped += kEscapedSpace;
-  for (const char c : text) {
-    if (c == ' ') {
-      escaped += kEscapedSpace;
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
 
 }  // namespace
 
@@ -111,7 +96,7 @@ class SpmModel::Merger {
 Status SpmModel::Append(std::string_view text, bool after_special,
                         std::vector<TokenId>* ids) const {
   if (text.empty()) return {};
-  const std::string escaped = EscapeSpaces(text, dummy_prefix_ && after_special);
+  const std::string escaped = EscapeSpaces(text, /*prefix=*/dummy_prefix_ && after_special);
   Merger merger(*vocabulary_, escaped);
   merger.Run();
   return merger.ForEach([&](std::string_view symbol) -> Status {

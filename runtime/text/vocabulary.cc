@@ -98,6 +98,21 @@ std::string_view ByteLevelChar(std::uint8_t byte) noexcept {
   return {kAlphabet.chars[byte].data(), kAlphabet.lengths[byte]};
 }
 
+std::string EscapeSpaces(std::string_view text, bool prefix) {
+  constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";  // U+2581
+  std::string escaped;
+  escaped.reserve(text.size() + text.size() / 2 + kEscapedSpace.size());
+  if (prefix) escaped += kEscapedSpace;
+  for (const char c : text) {
+    if (c == ' ') {
+      escaped += kEscapedSpace;
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
+}
+
 Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
   Result<std::optional<std::vector<std::string_view>>> tokens = file.GetStrings(kTokensKey);
   if (!tokens.ok()) return tokens.status();

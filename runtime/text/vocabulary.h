@@ -36,6 +36,10 @@ enum class TextForm : std::uint8_t {
 /// The character that spells `byte` in a byte-level vocabulary, in UTF-8.
 std::string_view ByteLevelChar(std::uint8_t byte) noexcept;
 
+/// `text` as SentencePiece-style vocabularies spell it: each space as U+2581, one more in front
+/// with `prefix`.
+std::string EscapeSpaces(std::string_view text, bool prefix);
+
 /// The tokens of a vocabulary: text, kind, score and the bytes that each one decodes to.
 class Vocabulary {
  public:
