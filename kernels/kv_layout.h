@@ -5,29 +5,46 @@
 
 #include "manyhead/types.h"
 
-/// How the keys and values of one head lie in a page of N tokens.
+/// How the keys and values of one head lie in a page of N tokens: N / 16 tiles of keys, then N / 16
+/// tiles of values, a tile holding 16 tokens. Pages, V and the tiles of int8 and int4 start on
+/// multiples of 64 bytes; tiles of the other types lie close together.
 ///
-///   K  [N/16][D][16]  of k_type: tiles of 16 tokens, token innermost. A dot product with 16 keys
-///   is then
-///                     D broadcast-FMAs on whole vectors, without a horizontal sum, and a pass over
-///                     the keys of a head streams memory in order.
-///   V  [N][Dp]        of v_type, Dp = Dv rounded up to 16: probs * V is the same shape over Dv.
+///   K tile   f32, f16, bf16  [D][16], token innermost. A dot product with 16 keys is then D
+///                            broadcast-FMAs on whole vectors, without a horizontal sum, and a pass
+///                            over the keys of a head streams memory in order.
+///            int8            [D][16] int8, then, from k_scale_bytes on, [16] f32 scales:
+///                            key = scale[t] * x.
+///            int4            [D/2][16] bytes, element 2i low and 2i + 1 high (D odd: the last high
+///                            nibble is unused), then, from k_scale_bytes on, for each group of 32
+///                            elements [16] f16 scales and [16] f16 minima:
+///                            key = scale[t] * x + min[t], x in 0..15.
+///   V tile   f32, f16, bf16  [16][Dp], Dp = Dv rounded up to 16: probs * V is the same shape over
+///                            Dv.
+///            int8            [16][Dp] int8, then, from v_scale_bytes on, [16] f32 scales.
+///            int4            [16][Dg/2] bytes, Dg = Dv rounded up to 32: byte i of a group of 32
+///                            elements (16 bytes) holds elements i low and i + 16 high; then, from
+///                            v_scale_bytes on, [16][Dg/32] pairs of f16, scale and minimum.
 ///
-/// K starts at the page's base, V at KvPageLayout::v_offset_bytes; both 64-byte aligned. Rows of
-/// tokens that are not stored yet, and lanes Dv..Dp of V, hold anything (NaN included): kernels
-/// must select, never multiply by zero, and must not store those lanes.
+/// Scales of int8 belong to a token, so they multiply logits and probabilities, never elements.
+/// Slots of tokens that are not stored yet, and lanes Dv..Dp of V, hold anything (NaN included):
+/// kernels must select, never multiply by zero, and must not store those lanes.
 
 namespace manyhead::kernels {
 
-inline constexpr std::int64_t kKvTile = 16;  ///< tokens of a K tile
+inline constexpr std::int64_t kKvTile = 16;   ///< tokens of a tile
+inline constexpr std::int64_t kKvGroup = 32;  ///< elements that share an int4 scale
 
 struct KvPageLayout {
   KvType k_type = KvType::kF32;
   KvType v_type = KvType::kF32;
   std::int64_t head_dim = 0;        ///< D
   std::int64_t head_dim_v = 0;      ///< Dv
-  std::int64_t v_row = 0;           ///< Dp, elements from one V row to the next
+  std::int64_t v_row = 0;           ///< Dp
   std::int64_t page_size = 0;       ///< N, a multiple of kKvTile
+  std::int64_t k_tile_bytes = 0;    ///< from one K tile to the next
+  std::int64_t v_tile_bytes = 0;    ///< from one V tile to the next
+  std::int64_t k_scale_bytes = 0;   ///< of a K tile's scales from the tile's base
+  std::int64_t v_scale_bytes = 0;   ///< of a V tile's scales from the tile's base
   std::int64_t v_offset_bytes = 0;  ///< of V from the page's base
   std::int64_t page_bytes = 0;      ///< a multiple of 64
 };

@@ -138,6 +138,8 @@ inline void StoreRows(const KvPageLayout& layout, std::byte* page, std::int64_t 
     case KvType::kBf16:
       StoreK<Bf16>(layout.head_dim, page, first, count, k, k_stride);
       break;
+    default:
+      break;
   }
   switch (layout.v_type) {
     case KvType::kF32:
@@ -148,6 +150,8 @@ inline void StoreRows(const KvPageLayout& layout, std::byte* page, std::int64_t 
       break;
     case KvType::kBf16:
       StoreV<Bf16>(layout, page, first, count, v, v_stride);
+      break;
+    default:
       break;
   }
 }
@@ -168,6 +172,8 @@ inline void WidenTyped(KvType type, const std::byte* base, std::int64_t first, s
       return WidenStrided<F16>(base, first, stride, n, to);
     case KvType::kBf16:
       return WidenStrided<Bf16>(base, first, stride, n, to);
+    default:
+      return;
   }
 }
 

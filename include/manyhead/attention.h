@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
@@ -21,30 +23,124 @@ struct AttentionParams {
   std::int64_t max_q_len = 0;   ///< most query tokens of one Run, over all its requests, at least 1
   std::int64_t max_kv_len = 0;  ///< most key/value tokens of one request, at least 1
   float softmax_scale = 0;      ///< factor on every logit, finite; 0 selects 1/sqrt(head_dim)
+  float logit_softcap = 0;      ///< x becomes cap * tanh(x / cap); finite, 0 or more; 0 = off
   bool causal = true;           ///< query i sees key j iff j <= i + (kv_len - q_len)
   std::int64_t window = 0;      ///< W: sees j in [i - W + 1, i] only (absolute positions); 0 = all
-  int threads = 0;              ///< 0 selects DefaultThreads()
-  std::optional<Isa> isa;       ///< default SelectIsa()
+  /// R: sees up to j = i + R. Unset: R = 0 under causal or a window, unbounded otherwise. Causal
+  /// caps it at 0.
+  std::optional<std::int64_t> window_right;
+  /// The first tokens of a sequence, which `window` does not hide (arXiv:2309.17453).
+  std::int64_t num_sink_tokens = 0;
+  /// [H] or empty: logit -= slope[h] * |i - j|, absolute positions (arXiv:2108.12409); finite.
+  std::vector<float> alibi_slopes;
+  /// [H] or empty: one more logit per head that joins the maximum and the denominator only, so that
+  /// a row's weights sum to less than 1; finite, or -inf for a head without one.
+  std::vector<float> sink_logits;
+  int threads = 0;         ///< 0 selects DefaultThreads()
+  std::optional<Isa> isa;  ///< default SelectIsa()
+  /// Where a faster kernel has to be refused, Create and Run fail with kUnsupported and the reason
+  /// that Explain would give, instead of taking the slower one.
+  bool strict = false;
 };
 
-/// out[t,h] = sum_s softmax_s(softmax_scale * dot(q[t,h], k[s,h/G])) * v[s,h/G], G = H/K.
+/// The slopes of ALiBi for any head count: 2^(-8 h / H), h = 1..H, for powers of two; else those of
+/// the power of two below, and every other one of twice that power.
+///
+/// Source   arXiv:2108.12409 and the authors' code.
+std::vector<float> AlibiSlopes(std::int64_t num_heads);
+
+/// A tensor in memory: element (b, t, h, d) lies at data[b * batch_stride + t * token_stride +
+/// h * head_stride + d]. Strides in elements, any sign; the last dimension is dense.
+template <class T>
+struct TensorView {
+  T* data = nullptr;
+  std::int64_t batch_stride = 0;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// One number per (request, query head, query, key): element (b, h, t, s) lies at data[b *
+/// batch_stride + h * head_stride + t * query_stride + s]; a stride of 0 broadcasts. t counts from
+/// the first query of request b; s is the key's position.
+template <class T>
+struct LogitTensor {
+  const T* data = nullptr;  ///< null: absent
+  std::int64_t kv_len = 0;  ///< elements of the last dimension; at least the request's kv_len
+  std::int64_t batch_stride = 0;
+  std::int64_t head_stride = 0;
+  std::int64_t query_stride = 0;
+};
+
+/// What one Run adds to its logits. A key that `mask` or a bias of -inf hides is not attended: NaN
+/// in its key and value changes nothing.
+struct AttentionBias {
+  LogitTensor<float> bias;         ///< added after scale and soft-cap
+  LogitTensor<std::uint8_t> mask;  ///< 0 hides the key
+};
+
+/// Plain tensors of `batch` requests of one shape.
+struct AttentionTensors {
+  std::int64_t batch = 1;
+  std::int64_t q_len = 0;
+  std::int64_t kv_len = 0;
+  const std::int64_t* kv_lens = nullptr;  ///< [batch] valid tokens, 0..kv_len; null: kv_len
+  /// [batch] position of each request's first query, to which causal, window, ALiBi count; null:
+  /// its valid tokens - q_len. 0 gives the upper-left causal mask of other libraries.
+  const std::int64_t* query_starts = nullptr;
+  KvType k_type = KvType::kF32;  ///< of k.data: f32, f16 or bf16
+  KvType v_type = KvType::kF32;
+  TensorView<const float> q;  ///< [batch, q_len, H, D]
+  TensorView<const void> k;   ///< [batch, kv_len, K, D]
+  TensorView<const void> v;   ///< [batch, kv_len, K, Dv]
+  TensorView<float> out;      ///< [batch, q_len, H, Dv]
+  TensorView<float> lse;      ///< [batch, q_len, H] or null
+  AttentionBias bias;
+};
+
+/// A stage of the logits that AttentionPlan::Weights shows.
+enum class LogitStage : std::uint8_t {
+  kScores,  ///< softmax_scale * q k, of every key, hidden or not
+  kCapped,  ///< after the soft-cap
+  kBiased,  ///< after bias and ALiBi; -inf where hidden
+  kProbs,   ///< softmax; a row without a visible key is 0
+};
+
+/// Which kernel a plan uses for some lengths, and what it costs.
+struct AttentionExplanation {
+  std::string kernel;  ///< e.g. "tiled online softmax, f16 keys widened in registers"
+  Isa isa = Isa::kScalar;
+  int threads = 0;
+  std::int64_t tile_rows = 0;        ///< rows (query head at a query position) that share a read
+  std::int64_t block_keys = 0;       ///< keys between two updates of a row's maximum
+  std::int64_t split_keys = 0;       ///< keys of an item, where keys are split over threads; else 0
+  std::int64_t items = 0;            ///< of work, handed out to threads
+  std::int64_t scratch_bytes = 0;    ///< of the plan
+  std::int64_t bytes = 0;            ///< of K and V that memory must deliver at least
+  std::int64_t flops = 0;            ///< of both products, over visible keys
+  std::vector<std::string> refused;  ///< faster choices, each with why it was not taken
+
+  std::string ToString() const;  ///< one line per entry
+};
+
+/// out[t,h] = sum_s softmax_s(logit(t,h,s)) * v[s,h/G], G = H/K,
+/// logit = bias + softcap(softmax_scale * dot(q[t,h], k[s,h/G])) - alibi, over the keys that
+/// causal, window, sink tokens and mask let (t,h) see. Scale, soft-cap, bias and ALiBi, mask,
+/// softmax: in this order.
 ///
 /// Create validates and may fail; Run cannot fail on a valid plan's shapes.
 ///
-/// Shapes   q [T, H, D], out [T, H, Dv], lse [T, H]; k [S, K, D], v [S, K, Dv]: row-major f32, last
-///          dimension dense. lse is the natural log of each softmax denominator; null to skip it.
-/// Rows     a row without a visible key gives zeros and lse = -inf, never NaN; NaN in a key or
-/// value
-///          that no query may see changes nothing.
+/// Rows     a row without a visible key gives zeros and lse = -inf (the sink logit where there is
+///          one), never NaN; NaN in a key or value that no query may see changes nothing.
+/// lse      natural log of each softmax denominator, the sink logit included.
 /// Aliasing out and lse overlap no input.
 /// Errors   kInvalidArgument, naming the parameter and both values, before anything is written.
-/// Create
-///          throws bad_alloc when its scratch memory cannot be had.
-/// Threads  a plan owns scratch memory: one Run at a time per plan. Run allocates nothing. Results
-/// are
-///          bitwise equal for every thread count on one instruction set.
+///          Create throws bad_alloc when its scratch memory cannot be had.
+/// Threads  a plan owns scratch memory: one Run at a time per plan; plans are independent. Run
+///          allocates nothing and keeps the caller's floating-point mode. Results are bitwise equal
+///          for every thread count, for a request alone or in a batch, and for one prefill or any
+///          chunks of it, on one instruction set.
 /// Source   grouped heads arXiv:2305.13245; one-pass softmax arXiv:1805.02867; tiling over keys
-///          arXiv:2205.14135.
+///          arXiv:2205.14135; sink logits as in gpt-oss, arXiv:2508.10925.
 class AttentionPlan {
  public:
   static Result<AttentionPlan> Create(const AttentionParams& params);
@@ -55,14 +151,28 @@ class AttentionPlan {
   /// Over one layer of a paged cache, for a ragged batch of requests: request b has the queries
   /// [qo_indptr[b], qo_indptr[b + 1]) of q, which are the last tokens of sequences[b]. qo_indptr
   /// holds sequences.size() + 1 prefix sums, the first 0; null stands for one query per request
-  /// (decode).
+  /// (decode). Dense q [T, H, D], out [T, H, Dv], lse [T, H] or null.
   Status Run(const KvCache& cache, std::int64_t layer, std::span<const SequenceId> sequences,
-             const std::int64_t* qo_indptr, const float* q, float* out,
-             float* lse = nullptr) noexcept;
+             const std::int64_t* qo_indptr, const float* q, float* out, float* lse = nullptr,
+             const AttentionBias& bias = {}) noexcept;
 
-  /// Over plain tensors of `kv_len` tokens.
+  /// Over plain tensors.
+  Status Run(const AttentionTensors& tensors) noexcept;
+
+  /// Over plain tensors of one request, all dense f32: q [q_len, H, D], k [kv_len, K, D],
+  /// v [kv_len, K, Dv], out [q_len, H, Dv], lse [q_len, H] or null.
   Status Run(std::int64_t q_len, std::int64_t kv_len, const float* q, const float* k,
              const float* v, float* out, float* lse = nullptr) noexcept;
+
+  /// Writes a stage of the logits of plain tensors, dense [batch, H, q_len, kv_len]. For
+  /// inspection: it takes memory and time in proportion to q_len * kv_len. `tensors.v` and `out`
+  /// are not used; kProbs reads the `lse` that Run wrote.
+  Status Weights(const AttentionTensors& tensors, LogitStage stage, float* weights) noexcept;
+
+  /// How a Run of one request of these lengths over a cache of these types is done. Lengths within
+  /// the plan's.
+  Result<AttentionExplanation> Explain(KvType k_type, KvType v_type, std::int64_t q_len,
+                                       std::int64_t kv_len) const;
 
   const AttentionParams& params() const noexcept;
   std::int64_t scratch_bytes() const noexcept;
@@ -75,5 +185,17 @@ class AttentionPlan {
   explicit AttentionPlan(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
+
+/// Joins two attention results over disjoint keys: out [rows, Dv] and lse [rows] of both, natural
+/// log. The result may overwrite either. A state without keys is zeros with lse = -inf. Where sink
+/// logits are used, only one of the two may have included them.
+///
+/// out = (out_a e^lse_a + out_b e^lse_b) / (e^lse_a + e^lse_b), lse = log(e^lse_a + e^lse_b)
+///
+/// Errors   kInvalidArgument for negative sizes or null pointers.
+/// Source   arXiv:2501.01005, section 3.
+Status MergeAttentionStates(std::int64_t rows, std::int64_t head_dim_v, const float* out_a,
+                            const float* lse_a, const float* out_b, const float* lse_b, float* out,
+                            float* lse) noexcept;
 
 }  // namespace manyhead

@@ -16,9 +16,15 @@ namespace manyhead {
 using TokenId = std::int32_t;
 
 /// How the numbers of one K or V head are stored.
-enum class KvType : std::uint8_t { kF32, kF16, kBf16 };
+enum class KvType : std::uint8_t {
+  kF32,
+  kF16,
+  kBf16,
+  kInt8,  ///< symmetric, one f32 scale per token and head
+  kInt4,  ///< asymmetric, an f16 scale and minimum per 32 elements of a token and head
+};
 
-/// "f32", "f16", "bf16".
+/// "f32", "f16", "bf16", "int8", "int4".
 const char* KvTypeName(KvType type) noexcept;
 std::optional<KvType> ParseKvType(std::string_view name) noexcept;
 

@@ -109,7 +109,11 @@ Status CheckTensors(std::int64_t q_len, const float* q, const float* out) {
 
 Status AttentionPlan::Run(const KvCache& cache, std::int64_t layer,
                           std::span<const SequenceId> sequences, const std::int64_t* qo_indptr,
-                          const float* q, float* out, float* lse) noexcept {
+                          const float* q, float* out, float* lse,
+                          const AttentionBias& bias) noexcept {
+  if (bias.bias.data != nullptr || bias.mask.data != nullptr) {
+    return Status(StatusCode::kUnsupported, "AttentionPlan::Run: bias");
+  }
   constexpr const char* kName = "AttentionPlan::Run";
   if (Status status = impl_->CheckLayer(cache, layer, kName); !status.ok()) return status;
   if (Status status = impl_->Prepare(cache, sequences, qo_indptr, kName); !status.ok()) {
@@ -128,6 +132,28 @@ Status AttentionPlan::Run(std::int64_t q_len, std::int64_t kv_len, const float* 
   if (Status status = CheckTensors(q_len, q, out); !status.ok()) return status;
   RunTeam(params().threads, [&](Worker& worker) { impl_->RunOn(worker, 0, q, out, lse); });
   return Status();
+}
+
+Status AttentionPlan::Run(const AttentionTensors&) noexcept {
+  return Status(StatusCode::kUnsupported, "AttentionPlan::Run: tensors");
+}
+
+Status AttentionPlan::Weights(const AttentionTensors&, LogitStage, float*) noexcept {
+  return Status(StatusCode::kUnsupported, "AttentionPlan::Weights");
+}
+
+Result<AttentionExplanation> AttentionPlan::Explain(KvType, KvType, std::int64_t,
+                                                    std::int64_t) const {
+  return Status(StatusCode::kUnsupported, "AttentionPlan::Explain");
+}
+
+std::string AttentionExplanation::ToString() const { return kernel; }
+
+std::vector<float> AlibiSlopes(std::int64_t) { return {}; }
+
+Status MergeAttentionStates(std::int64_t, std::int64_t, const float*, const float*, const float*,
+                            const float*, float*, float*) noexcept {
+  return Status(StatusCode::kUnsupported, "MergeAttentionStates");
 }
 
 }  // namespace manyhead

@@ -14,10 +14,35 @@ constexpr std::int64_t kMaxHeadDim = 1024;
 constexpr std::int64_t kAlignBytes = 64;
 constexpr std::int64_t kLanePad = 16;  // V rows end on whole vectors of every instruction set
 
-std::int64_t ElementBytes(KvType type) noexcept { return type == KvType::kF32 ? 4 : 2; }
-
 std::int64_t RoundUp(std::int64_t value, std::int64_t multiple) noexcept {
   return (value + multiple - 1) / multiple * multiple;
+}
+
+struct TileBytes {
+  std::int64_t scales;  ///< where the scales begin: the bytes of the elements
+  std::int64_t tile;
+};
+
+/// A tile of 16 tokens of `elements` numbers each, `int4_elements` where two share a byte.
+TileBytes TileBytesOf(KvType type, std::int64_t elements, std::int64_t int4_elements) noexcept {
+  constexpr std::int64_t kF32Bytes = 4, kF16Bytes = 2, kTile = kernels::kKvTile;
+  switch (type) {
+    case KvType::kF32:
+      return {kTile * elements * kF32Bytes, kTile * elements * kF32Bytes};
+    case KvType::kF16:
+    case KvType::kBf16:
+      return {kTile * elements * kF16Bytes, kTile * elements * kF16Bytes};
+    case KvType::kInt8: {
+      const std::int64_t scales = RoundUp(kTile * elements, kAlignBytes);
+      return {scales, scales + kTile * kF32Bytes};
+    }
+    case KvType::kInt4: {
+      const std::int64_t scales = RoundUp(kTile * int4_elements / 2, kAlignBytes);
+      const std::int64_t groups = (elements + kernels::kKvGroup - 1) / kernels::kKvGroup;
+      return {scales, scales + kTile * groups * 2 * kF16Bytes};
+    }
+  }
+  return {};
 }
 
 template <class... Parts>
@@ -34,7 +59,7 @@ Status CheckRange(const char* function, std::size_t layer, const char* name, std
 }
 
 Status CheckType(const char* function, const char* name, KvType type) {
-  if (type == KvType::kF32 || type == KvType::kF16 || type == KvType::kBf16) return Status();
+  if (type <= KvType::kBf16) return Status();
   return Invalid(function, ": ", name, " = ", static_cast<int>(type),
                  "; expected 0..2 (f32, f16, bf16)");
 }
@@ -50,9 +75,16 @@ kernels::KvPageLayout MakeKvPageLayout(const KvLayerShape& shape, KvType k_type,
   layout.head_dim_v = shape.head_dim_v == 0 ? shape.head_dim : shape.head_dim_v;
   layout.v_row = RoundUp(layout.head_dim_v, kLanePad);
   layout.page_size = page_size;
-  layout.v_offset_bytes = RoundUp(page_size * layout.head_dim * ElementBytes(k_type), kAlignBytes);
-  layout.page_bytes =
-      layout.v_offset_bytes + RoundUp(page_size * layout.v_row * ElementBytes(v_type), kAlignBytes);
+  const std::int64_t tiles = page_size / kernels::kKvTile;
+  const TileBytes k = TileBytesOf(k_type, layout.head_dim, RoundUp(layout.head_dim, 2));
+  const TileBytes v =
+      TileBytesOf(v_type, layout.v_row, RoundUp(layout.head_dim_v, kernels::kKvGroup));
+  layout.k_tile_bytes = k.tile;
+  layout.v_tile_bytes = v.tile;
+  layout.k_scale_bytes = k.scales;
+  layout.v_scale_bytes = v.scales;
+  layout.v_offset_bytes = RoundUp(tiles * k.tile, kAlignBytes);
+  layout.page_bytes = layout.v_offset_bytes + RoundUp(tiles * v.tile, kAlignBytes);
   return layout;
 }
 

@@ -22,7 +22,8 @@ constexpr WeightTypeRow kWeightTypes[] = {
     {WeightType::kQ6_K, "Q6_K", {256, 210}},
 };
 
-constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kF16, KvType::kBf16};
+constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8,
+                               KvType::kInt4};
 
 }  // namespace
 
@@ -50,6 +51,10 @@ const char* KvTypeName(KvType type) noexcept {
       return "f16";
     case KvType::kBf16:
       return "bf16";
+    case KvType::kInt8:
+      return "int8";
+    case KvType::kInt4:
+      return "int4";
   }
   return "?";
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <tuple>
 
 #include "kernels/kv_layout.h"
 #include "runtime/cache/kv_cache_impl.h"
@@ -113,7 +114,10 @@ void PackPages(KvCache& cache, SequenceId sequence, std::int64_t layer, std::int
                const std::vector<float>& k_SKD, const std::vector<float>& v_SKD, float poison) {
   for (std::int64_t head = 0; head < num_kv_heads; ++head) {
     const kernels::KvHeadView view = cache.impl().HeadView(sequence, layer, head);
-    const auto& [k_type, v_type, D, Dv, row, N, v_offset, page_bytes] = *view.layout;
+    const kernels::KvPageLayout& layout = *view.layout;
+    const auto [k_type, v_type, D, Dv, row, N, v_offset] =
+        std::tuple(layout.k_type, layout.v_type, layout.head_dim, layout.head_dim_v, layout.v_row,
+                   layout.page_size, layout.v_offset_bytes);
     const std::int64_t pages = (view.length + N - 1) / N;
     for (std::int64_t s = 0; s < pages * N; ++s) {
       std::byte* page = view.pages[s / N];
