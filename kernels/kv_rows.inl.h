@@ -5,6 +5,7 @@
 
 #include "kernels/kv_layout.h"
 #include "kernels/simd.inl.h"
+#include "kernels/transpose.inl.h"
 
 /// Moves f32 rows of tokens into a page and back.
 ///
@@ -35,72 +36,6 @@ void ScatterRow(const float* from, std::int64_t n, T* lane) {
   }
 }
 
-/// Columns [begin, end) of 16 rows of k into their tile.
-template <class T>
-void StoreTileColumns(const float* k, std::int64_t k_stride, std::int64_t begin, std::int64_t end,
-                      T* tile) {
-  for (std::int64_t c = begin; c < end; ++c)
-    for (std::int64_t t = 0; t < kKvTile; ++t) Narrow(k[t * k_stride + c], tile + c * kKvTile + t);
-}
-
-#ifdef __AVX2__
-
-constexpr int kBlock = 8;  ///< rows and columns that are transposed in registers at a time
-
-/// m[i] lane j <-> m[j] lane i.
-inline void Transpose(__m256 (&m)[kBlock]) {
-  __m256 pairs[kBlock], quads[kBlock];
-  for (int i = 0; i < kBlock; i += 2) {
-    pairs[i] = _mm256_unpacklo_ps(m[i], m[i + 1]);
-    pairs[i + 1] = _mm256_unpackhi_ps(m[i], m[i + 1]);
-  }
-  for (int i = 0; i < kBlock; i += 4) {
-    quads[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], _MM_SHUFFLE(1, 0, 1, 0));
-    quads[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], _MM_SHUFFLE(3, 2, 3, 2));
-    quads[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], _MM_SHUFFLE(1, 0, 1, 0));
-    quads[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], _MM_SHUFFLE(3, 2, 3, 2));
-  }
-  for (int i = 0; i < kBlock / 2; ++i) {
-    m[i] = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x20);
-    m[i + 4] = _mm256_permute2f128_ps(quads[i], quads[i + 4], 0x31);
-  }
-}
-
-/// One element of 16 tokens.
-template <class T>
-MANYHEAD_INLINE void StoreLanes(__m256 low, __m256 high, T* to) {
-#ifdef __AVX512F__
-  Simd::Store(to, _mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1));
-#else
-  Simd::Store(to, low);
-  Simd::Store(to + kBlock, high);
-#endif
-}
-
-/// tile[c * 16 + t] = k[t * k_stride + c], c < d, t < 16.
-template <class T>
-void StoreTile(const float* k, std::int64_t k_stride, std::int64_t d, T* tile) {
-  std::int64_t c = 0;
-  for (; c + kBlock <= d; c += kBlock) {
-    __m256 low[kBlock], high[kBlock];
-    for (int i = 0; i < kBlock; ++i) low[i] = _mm256_loadu_ps(k + i * k_stride + c);
-    for (int i = 0; i < kBlock; ++i) high[i] = _mm256_loadu_ps(k + (i + kBlock) * k_stride + c);
-    Transpose(low);
-    Transpose(high);
-    for (int i = 0; i < kBlock; ++i) StoreLanes(low[i], high[i], tile + (c + i) * kKvTile);
-  }
-  StoreTileColumns(k, k_stride, c, d, tile);
-}
-
-#else
-
-template <class T>
-void StoreTile(const float* k, std::int64_t k_stride, std::int64_t d, T* tile) {
-  StoreTileColumns(k, k_stride, 0, d, tile);
-}
-
-#endif
-
 template <class T>
 void StoreK(std::int64_t d, std::byte* page, std::int64_t first, std::int64_t count, const float* k,
             std::int64_t k_stride) {
@@ -108,7 +43,7 @@ void StoreK(std::int64_t d, std::byte* page, std::int64_t first, std::int64_t co
     const std::int64_t token = first + i, lane = token % kKvTile;
     T* tile = reinterpret_cast<T*>(page) + (token - lane) * d;
     if (lane == 0 && count - i >= kKvTile) {
-      StoreTile(k + i * k_stride, k_stride, d, tile);
+      StoreTile(TileRows<float>(k + i * k_stride, k_stride, kKvTile), d, tile);
       i += kKvTile;
     } else {
       ScatterRow(k + i * k_stride, d, tile + lane);
