@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "manyhead/attention.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/types.h"
 
@@ -11,6 +13,7 @@
 
 namespace manyhead::testing {
 
+/// One request.
 struct AttentionCase {
   std::int64_t num_heads = 1;
   std::int64_t num_kv_heads = 1;
@@ -21,18 +24,48 @@ struct AttentionCase {
   double scale = 1;
   bool causal = true;
   std::int64_t window = 0;
+  std::optional<std::int64_t> window_right = std::nullopt;
+  std::int64_t num_sink_tokens = 0;
+  double logit_softcap = 0;
+  std::optional<std::int64_t> query_start = std::nullopt;  ///< unset: kv_len - q_len
+  std::vector<float> alibi_slopes = {};                    ///< [H] or empty
+  std::vector<float> sink_logits = {};                     ///< [H] or empty
+  std::vector<float> bias_HTS = {};                        ///< or empty
+  std::vector<std::uint8_t> mask_HTS = {};                 ///< or empty; 0 hides
+  /// Bound of |scale * x| + |minimum| over the largest |key| or |value| of a row: 3 where int4
+  /// stores them, 1 elsewhere.
+  double k_terms = 1;
+  double v_terms = 1;
 };
 
 struct AttentionResult {
   std::vector<double> out_THD;
   std::vector<double> lse_TH;
+  /// How far f32 arithmetic may be off in a row's outputs and its lse, from the row's own numbers.
+  ///
+  /// With u = 2^-24, a logit x of a key consists of D rounded additions of terms that sum up to X
+  /// in magnitude, whose errors are as likely up as down: (sqrt(D) + 4) u X. The soft-cap costs 8 u
+  /// |x|, bias and ALiBi u for each of their roundings. If d_s is that error, the row's output
+  /// moves by sum_s p_s |v_s - out| d_s <= 2 v_max sum_s p_s d_s and its lse by sum_s p_s d_s. S
+  /// additions and the exponential (2e-7) add (sqrt(S) + 10) u.
+  std::vector<double> out_bound_TH;
+  std::vector<double> lse_bound_TH;
 };
+
+/// Whether query t of head h attends to key s.
+bool Sees(const AttentionCase& shape, std::int64_t h, std::int64_t t, std::int64_t s);
 
 AttentionResult ReferenceAttention(const AttentionCase& shape, const std::vector<float>& q_THD,
                                    const std::vector<float>& k_SKD,
                                    const std::vector<float>& v_SKD);
 
-/// How far f32 attention may be from the reference for |q| <= q_max, |k| <= k_max, |v| <= v_max.
+/// A stage of the logits [H, T, S], as AttentionPlan::Weights documents them.
+std::vector<double> ReferenceWeights(const AttentionCase& shape, LogitStage stage,
+                                     const std::vector<float>& q_THD,
+                                     const std::vector<float>& k_SKD);
+
+/// How far f32 attention may be from the reference for |q| <= q_max, |k| <= k_max, |v| <= v_max,
+/// without bias, ALiBi and soft-cap.
 ///
 /// A logit is D rounded additions of terms below q_max k_max, whose errors are as likely up as
 /// down: e = eps * (sqrt(D) + 3) * scale * D q_max k_max. Logits that are off by e change each
@@ -45,6 +78,9 @@ std::vector<float> RandomTensor(std::int64_t n, std::uint32_t seed);
 
 /// x rounded to what `type` can hold, by arithmetic on doubles.
 float RoundTo(KvType type, float x);
+
+/// The bits of a value that f16 or bf16 holds exactly; NaN and infinities too.
+std::uint16_t Encode(KvType type, float x);
 
 /// Pages of one KV head of a cache, filled by a reading of kernels/kv_layout.h of its own. Slots of
 /// tokens that are not stored, and lanes beyond head_dim_v, get `poison`.
