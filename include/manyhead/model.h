@@ -6,33 +6,12 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/rope.h"
 #include "manyhead/status.h"
 #include "manyhead/tokenizer.h"
 #include "manyhead/types.h"
 
 namespace manyhead {
-
-/// How rotary frequencies are stretched beyond the trained context.
-enum class RopeScaling : std::uint8_t {
-  kNone,
-  kLinear,   ///< positions divided by `factor`
-  kYarn,     ///< arXiv:2309.00071
-  kFactors,  ///< every frequency divided by its own factor, as Llama 3.1 files store it
-};
-
-/// Rotary position embedding, arXiv:2104.09864.
-struct RopeConfig {
-  std::int64_t rotary_dim = 0;  ///< leading elements of a head that are rotated; even
-  bool interleaved = false;     ///< pairs (2i, 2i + 1); otherwise (i, i + rotary_dim / 2)
-  double base = 10000;
-  RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1;                  ///< stretch of the context for kLinear and kYarn
-  std::int64_t original_context = 0;  ///< kYarn: tokens the model was trained on
-  double attention_factor = 1;        ///< kYarn: multiplies the usual 0.1 ln(factor) + 1
-  double beta_fast = 32;              ///< kYarn
-  double beta_slow = 1;               ///< kYarn
-  std::vector<float> factors;         ///< kFactors: rotary_dim / 2 divisors
-};
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 

@@ -167,6 +167,9 @@ Result<RopeConfig> ReadRope(Reader& reader, const GgufFile& file, const Family& 
                     "; expected finite numbers above 0");
   }
   if (!reader.ok()) return reader.status();
+  // What the keys' own ranges leave, e.g. one that must be above another.
+  if (const Result<Rope> created = Rope::Create(rope, head_dim, Isa::kScalar); !created.ok())
+    return Status(StatusCode::kIoError, created.status().message());
   return rope;
 }
 

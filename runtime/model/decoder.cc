@@ -62,15 +62,11 @@ Decoder::Decoder(const Model::Impl& model, const DecoderLimits& limits)
   attended_ = AlignedBuffer<float>(M * widths.attended);
   gate_ = AlignedBuffer<float>(M * widths.ffn);
   up_ = AlignedBuffer<float>(M * widths.ffn);
-  for (const RopeConfig& rope : config.ropes) {
-    ropes_.push_back(ComputeRopeFrequencies(rope));
-    cosine_.emplace_back(M * rope.rotary_dim / 2);
-    sine_.emplace_back(M * rope.rotary_dim / 2);
-  }
 }
 
 Result<Decoder> Decoder::Create(const Model::Impl& model, const DecoderLimits& limits) {
   Decoder decoder(model, limits);
+  if (Status status = decoder.CreateRopes(); !status.ok()) return status;
   if (Status status = decoder.CreatePlans(); !status.ok()) return status;
   Result<LinearWorkspace> linear =
       LinearWorkspace::Create({.max_cols = WidthsOf(model.config).most_cols,
@@ -81,6 +77,22 @@ Result<Decoder> Decoder::Create(const Model::Impl& model, const DecoderLimits& l
   if (!linear.ok()) return linear.status();
   decoder.linear_.emplace(*std::move(linear));
   return decoder;
+}
+
+Status Decoder::CreateRopes() {
+  const ModelConfig& config = model_->config;
+  for (std::size_t i = 0; i < config.ropes.size(); ++i) {
+    std::int64_t head_dim = config.layers.front().head_dim;
+    for (const LayerConfig& layer : config.layers)
+      if (layer.rope == static_cast<int>(i)) head_dim = std::min(head_dim, layer.head_dim);
+    Result<Rope> rope = Rope::Create(config.ropes[i], head_dim, limits_.isa);
+    if (!rope.ok()) return rope.status();
+    const std::int64_t size = limits_.max_rows * rope->config().rotary_dim / 2;
+    cosine_.emplace_back(size);
+    sine_.emplace_back(size);
+    ropes_.push_back(*std::move(rope));
+  }
+  return {};
 }
 
 Status Decoder::CreatePlans() {
@@ -161,9 +173,9 @@ void Decoder::Embed(Worker& worker, const Call& call) noexcept {
     kernels_->rms_norm(hidden, model_->weights.layers[0].attention_norm.data(), config.norm_eps, d,
                        normed_.data() + row * d);
     for (std::size_t i = 0; i < ropes_.size(); ++i) {
-      const std::int64_t half = config.ropes[i].rotary_dim / 2;
-      RopeAngles(ropes_[i], call.position + row, cosine_[i].data() + row * half,
-                 sine_[i].data() + row * half);
+      const std::int64_t half = ropes_[i].config().rotary_dim / 2;
+      ropes_[i].Angles(call.position + row, cosine_[i].data() + row * half,
+                       sine_[i].data() + row * half);
     }
   });
 }
@@ -189,19 +201,15 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
 
 void Decoder::RotateHeads(const LayerConfig& layer, const LayerWeights& w,
                           std::int64_t row) noexcept {
-  const RopeConfig& rope = model_->config.ropes[layer.rope];
-  const std::int64_t half = rope.rotary_dim / 2, D = layer.head_dim;
+  const Rope& rope = ropes_[layer.rope];
+  const std::int64_t half = rope.config().rotary_dim / 2, D = layer.head_dim;
   const float* cosine = cosine_[layer.rope].data() + row * half;
   const float* sine = sine_[layer.rope].data() + row * half;
   const auto rotate = [&](float* heads, std::int64_t count, const std::vector<float>& norm) {
-    for (std::int64_t h = 0; h < count; ++h) {
-      float* x = heads + h * D;
-      if (!norm.empty()) kernels_->rms_norm(x, norm.data(), model_->config.norm_eps, D, x);
-      if (rope.interleaved)
-        kernels_->rope_interleaved(x, cosine, sine, half);
-      else
-        kernels_->rope_half_split(x, cosine, sine, half);
-    }
+    if (!norm.empty())
+      for (std::int64_t h = 0; h < count; ++h)
+        kernels_->rms_norm(heads + h * D, norm.data(), model_->config.norm_eps, D, heads + h * D);
+    rope.Rotate(cosine, sine, count, D, heads);
   };
   rotate(query_.data() + row * layer.num_heads * D, layer.num_heads, w.query_norm);
   rotate(key_.data() + row * layer.num_kv_heads * D, layer.num_kv_heads, w.key_norm);

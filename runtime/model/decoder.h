@@ -11,8 +11,8 @@
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
+#include "manyhead/rope.h"
 #include "runtime/linear/linear.h"
-#include "runtime/model/rope.h"
 #include "runtime/model/weights.h"
 #include "runtime/platform/aligned_buffer.h"
 #include "runtime/platform/team.h"
@@ -50,6 +50,7 @@ class Decoder {
   struct Call;  // the arguments of one Step and where its rows stand
 
   Decoder(const Model::Impl& model, const DecoderLimits& limits);
+  Status CreateRopes();
   Status CreatePlans();
   void RunStep(Worker& worker, const Call& call, float* logits) noexcept;
   void Embed(Worker& worker, const Call& call) noexcept;
@@ -64,7 +65,7 @@ class Decoder {
   const Model::Impl* model_;
   const kernels::VectorKernels* kernels_;
   DecoderLimits limits_;
-  std::vector<RopeFrequencies> ropes_;
+  std::vector<Rope> ropes_;              // as in ModelConfig
   std::vector<AttentionPlan> plans_;     // one for each distinct layer shape
   std::vector<std::size_t> plan_index_;  // [layer]
   std::optional<LinearWorkspace> linear_;

@@ -22,9 +22,10 @@ ROOMS = {
     "linear": {"platform"},
     "formats": {"platform"},
     "attention": {"cache", "platform"},
+    "layer": {"attention", "cache", "linear", "platform"},
     "text": {"formats", "platform"},
-    "model": {"formats", "text", "linear", "attention", "cache", "platform"},
-    "session": {"platform", "cache", "linear", "formats", "attention", "text", "model"},
+    "model": {"formats", "text", "layer", "linear", "attention", "cache", "platform"},
+    "session": {"platform", "cache", "linear", "formats", "attention", "layer", "text", "model"},
 }
 # The only project headers kernels share with the rest.
 KERNEL_HEADERS = {"manyhead/types.h", "manyhead/isa.h"}
