@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "manyhead/attention.h"
-#include "manyhead/kv_cache.h"
-#include "manyhead/types.h"
+#include "tests/support/kv_reference.h"
 
 /// Attention as the formula states it, in double precision and two passes, for tests to compare
 /// with. It knows no tiles, no pages and no vectors, and calls nothing of the library.
@@ -75,16 +74,5 @@ double AttentionTolerance(const AttentionCase& shape, double q_max, double k_max
 
 /// `n` numbers in [-1, 1), the same on every platform.
 std::vector<float> RandomTensor(std::int64_t n, std::uint32_t seed);
-
-/// x rounded to what `type` can hold, by arithmetic on doubles.
-float RoundTo(KvType type, float x);
-
-/// The bits of a value that f16 or bf16 holds exactly; NaN and infinities too.
-std::uint16_t Encode(KvType type, float x);
-
-/// Pages of one KV head of a cache, filled by a reading of kernels/kv_layout.h of its own. Slots of
-/// tokens that are not stored, and lanes beyond head_dim_v, get `poison`.
-void PackPages(KvCache& cache, SequenceId sequence, std::int64_t layer, std::int64_t num_kv_heads,
-               const std::vector<float>& k_SKD, const std::vector<float>& v_SKD, float poison);
 
 }  // namespace manyhead::testing
