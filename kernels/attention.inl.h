@@ -16,8 +16,6 @@
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces)
 
-inline constexpr float kInfinity = __builtin_inff();
-
 template <class V>
 void Reset(const AttentionState& state, std::int64_t rows, std::int64_t v_row) {
   for (std::int64_t r = 0; r < kAttentionRows; ++r) state.m[r] = -kInfinity;
@@ -38,19 +36,29 @@ void PackQueries(const float* const* q, std::int64_t rows, std::int64_t head_dim
   }
 }
 
-template <class V>
-void PackKeys(const float* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim,
-              float* tile) {
+template <class V, class T>
+void PackKeysFrom(const void* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim,
+                  float* tile) {
+  const T* from = static_cast<const T*>(k);
   for (std::int64_t d = 0; d < head_dim; ++d) {
     for (std::int64_t s = 0; s < kKvTile; ++s) {
-      tile[d * kKvTile + s] = s < count ? k[s * stride + d] : 0.0F;
+      tile[d * kKvTile + s] = s < count ? Widen(from[s * stride + d]) : 0.0F;
     }
   }
 }
 
 template <class V>
-void PackValues(const float* v, std::int64_t stride, std::int64_t count, std::int64_t head_dim_v,
-                std::int64_t v_row, float* rows) {
+void PackKeys(KvType type, const void* k, std::int64_t stride, std::int64_t count,
+              std::int64_t head_dim, float* tile) {
+  constexpr decltype(&PackKeysFrom<V, float>) kFns[] = {
+      &PackKeysFrom<V, float>, &PackKeysFrom<V, F16>, &PackKeysFrom<V, Bf16>};
+  kFns[static_cast<int>(type)](k, stride, count, head_dim, tile);
+}
+
+template <class V, class T>
+void PackValuesFrom(const void* values, std::int64_t stride, std::int64_t count,
+                    std::int64_t head_dim_v, std::int64_t v_row, float* rows) {
+  const T* v = static_cast<const T*>(values);
   for (std::int64_t s = 0; s < count; ++s, v += stride, rows += v_row) {
     for (std::int64_t c = 0; c < v_row; c += V::kLanes) {
       const std::int64_t left = head_dim_v - c;
@@ -61,33 +69,55 @@ void PackValues(const float* v, std::int64_t stride, std::int64_t count, std::in
   }
 }
 
+template <class V>
+void PackValues(KvType type, const void* v, std::int64_t stride, std::int64_t count,
+                std::int64_t head_dim_v, std::int64_t v_row, float* rows) {
+  constexpr decltype(&PackValuesFrom<V, float>) kFns[] = {
+      &PackValuesFrom<V, float>, &PackValuesFrom<V, F16>, &PackValuesFrom<V, Bf16>};
+  kFns[static_cast<int>(type)](v, stride, count, head_dim_v, v_row, rows);
+}
+
 template <class V, class T>
-void WidenFrom(const void* from, std::int64_t n, float* to) {
-  const T* source = static_cast<const T*>(from);
-  for (std::int64_t i = 0; i < n; i += V::kLanes) V::Store(to + i, V::Load(source + i));
-}
-
-template <class V>
-void WidenTo(KvType type, const void* from, std::int64_t n, float* to) {
-  constexpr decltype(&WidenFrom<V, float>) kFns[] = {&WidenFrom<V, float>, &WidenFrom<V, F16>,
-                                                     &WidenFrom<V, Bf16>};
-  kFns[static_cast<int>(type)](from, n, to);
-}
-
-/// Turns the logits that a row does not see into -inf; columns are keys from block.first on.
-template <class V>
-void MaskRow(std::int64_t first_key, std::int64_t end_key, const AttentionBlock& block,
-             float* logits) {
-  for (std::int64_t c = 0; c < block.tiles * kKvTile; c += V::kLanes) {
-    // Lanes [from, to) stay.
-    const std::int64_t from = first_key - block.first - c, to = end_key - block.first - c;
-    if (from <= 0 && to >= V::kLanes) continue;
-    const int low = from <= 0 ? 0 : from < V::kLanes ? static_cast<int>(from) : V::kLanes;
-    const int high = to <= 0 ? 0 : to < V::kLanes ? static_cast<int>(to) : V::kLanes;
-    const typename V::F hidden = V::Set(-kInfinity);
-    const typename V::F below = V::Select(V::FirstLanes(high), V::Load(logits + c), hidden);
-    V::Store(logits + c, V::Select(V::FirstLanes(low), hidden, below));
+void WidenKeysFrom(const void* tile, const void* scales, std::int64_t head_dim, float* to) {
+  KeyReader<V, T, 1> keys(&tile, &scales);
+  for (std::int64_t d = 0; d < head_dim; ++d, to += kKvTile) {
+    if (d % kKvGroup == 0) keys.Enter(d);
+    Unroll<kTileVectors<V>>([&]<int j>() MANYHEAD_INLINE_LAMBDA {
+      V::Store(to + j * V::kLanes, keys.template Load<j>(d));
+    });
   }
+}
+
+template <class V>
+void WidenKeys(KvType type, const void* tile, const void* scales, std::int64_t head_dim,
+               float* to) {
+  constexpr decltype(&WidenKeysFrom<V, float>) kFns[] = {
+      &WidenKeysFrom<V, float>, &WidenKeysFrom<V, F16>, &WidenKeysFrom<V, Bf16>,
+      &WidenKeysFrom<V, I8>, &WidenKeysFrom<V, I4>};
+  kFns[static_cast<int>(type)](tile, scales, head_dim, to);
+}
+
+template <class V, class T>
+void WidenValuesFrom(const void* tile, const void* scales, std::int64_t v_row, float* to) {
+  const std::int64_t stride = std::is_same_v<T, I4> ? ValueGroups(v_row) * kKvGroup / 2 : v_row;
+  const ValueRun run{tile, tile, scales, 0, kKvTile};
+  for (std::int64_t c = 0; c < v_row; c += V::kLanes) {
+    ValueReader<V, T, 1> values(run, c, v_row);
+    for (std::int64_t s = 0; s < kKvTile; ++s) {
+      typename V::F value[1];
+      values.Read(value);
+      values.Next(stride);
+      V::Store(to + s * v_row + c, value[0]);
+    }
+  }
+}
+
+template <class V>
+void WidenValues(KvType type, const void* tile, const void* scales, std::int64_t v_row, float* to) {
+  constexpr decltype(&WidenValuesFrom<V, float>) kFns[] = {
+      &WidenValuesFrom<V, float>, &WidenValuesFrom<V, F16>, &WidenValuesFrom<V, Bf16>,
+      &WidenValuesFrom<V, I8>, &WidenValuesFrom<V, I4>};
+  kFns[static_cast<int>(type)](tile, scales, v_row, to);
 }
 
 /// The largest logit of a row; NaN counts as -inf here and enters through its exponential.
@@ -141,58 +171,66 @@ void UpdateMax(const float* block_max, std::int64_t rows, float* m, float* shift
 }
 
 template <class V>
-bool IsMasked(const AttentionTile& tile, const AttentionBlock& block) {
-  for (std::int64_t r = 0; r < tile.rows; ++r) {
-    if (tile.first_key[r] > block.begin || tile.end_key[r] < block.end) return true;
-  }
-  return false;
-}
-
-template <class V>
 void Score(const AttentionTile& tile, const AttentionBlock& block) {
   constexpr decltype(&ScoreBlock<V, float>) kFns[] = {&ScoreBlock<V, float>, &ScoreBlock<V, F16>,
-                                                      &ScoreBlock<V, Bf16>};
+                                                      &ScoreBlock<V, Bf16>, &ScoreBlock<V, I8>,
+                                                      &ScoreBlock<V, I4>};
   kFns[static_cast<int>(block.k_type)](tile, block);
 }
 
 template <class V>
 void Add(const AttentionTile& tile, const AttentionBlock& block, const float* correction,
-         bool masked) {
+         const KeyBits* seen, bool masked) {
   constexpr decltype(&AddBlock<V, float>) kFns[] = {&AddBlock<V, float>, &AddBlock<V, F16>,
-                                                    &AddBlock<V, Bf16>};
-  kFns[static_cast<int>(block.v_type)](tile, block, correction, masked);
+                                                    &AddBlock<V, Bf16>, &AddBlock<V, I8>,
+                                                    &AddBlock<V, I4>};
+  kFns[static_cast<int>(block.v_type)](tile, block, correction, seen, masked);
+}
+
+/// Probabilities times the scales of int8 values; 0 where hidden, whose scale may be NaN.
+template <class V>
+void ScaleProbs(const void* const* scales, KeyBits seen, std::int64_t columns, float* row) {
+  for (std::int64_t c = 0; c < columns; c += V::kLanes) {
+    const float* scale = static_cast<const float*>(scales[c / kKvTile]) + c % kKvTile;
+    const typename V::F scaled = V::Load(row + c) * V::Load(scale);
+    V::Store(row + c, V::Select(V::LanesOf(seen >> c), scaled, V::Zero()));
+  }
+}
+
+template <class V>
+void Logits(const AttentionTile& tile, const AttentionBlock& block, AttentionStage stage) {
+  Score<V>(tile, block);
+  for (std::int64_t r = 0; r < tile.rows; ++r) FinishLogits<V>(tile, block, r, stage);
 }
 
 template <class V>
 void Attend(const AttentionTile& tile, const AttentionBlock& block) {
   alignas(64) float block_max[kAttentionRows], shift[kAttentionRows], correction[kAttentionRows],
       sum[kAttentionRows];
-  const bool masked = IsMasked<V>(tile, block);
+  KeyBits seen[kAttentionRows];
   const std::int64_t columns = block.tiles * kKvTile;
-  const bool ragged = masked || block.begin > block.first || block.end < block.first + columns;
+  bool masked = false;
   Score<V>(tile, block);
   for (std::int64_t r = 0; r < tile.rows; r += V::kLanes) {  // lanes beyond the rows stay empty
     V::Store(block_max + r, V::Set(-kInfinity));
     V::Store(sum + r, V::Zero());
   }
   for (std::int64_t r = 0; r < tile.rows; ++r) {
-    float* row = tile.probs + r * kAttentionBlock;
-    if (ragged) {
-      const std::int64_t first = tile.first_key[r], end = tile.end_key[r];
-      MaskRow<V>(first > block.begin ? first : block.begin, end < block.end ? end : block.end,
-                 block, row);
-    }
-    block_max[r] = RowMax<V>(row, columns);
+    seen[r] = FinishLogits<V>(tile, block, r, AttentionStage::kBiased);
+    masked |= seen[r] != KeysOf(block);
+    block_max[r] = RowMax<V>(tile.probs + r * kAttentionBlock, columns);
   }
   UpdateMax<V>(block_max, tile.rows, tile.state.m, shift, correction);
   for (std::int64_t r = 0; r < tile.rows; ++r) {
-    sum[r] = ExpRow<V>(tile.probs + r * kAttentionBlock, columns, shift[r]);
+    float* row = tile.probs + r * kAttentionBlock;
+    sum[r] = ExpRow<V>(row, columns, shift[r]);
+    if (block.v_scaled) ScaleProbs<V>(block.v_scales, seen[r], columns, row);
   }
   for (std::int64_t r = 0; r < tile.rows; r += V::kLanes) {
     V::Store(tile.state.d + r,
              V::Fma(V::Load(tile.state.d + r), V::Load(correction + r), V::Load(sum + r)));
   }
-  Add<V>(tile, block, correction, masked);
+  Add<V>(tile, block, correction, seen, masked);
 }
 
 template <class V>
@@ -222,28 +260,78 @@ void Merge(const AttentionState& total, const AttentionState& part, std::int64_t
 
 template <class V>
 void Finish(const AttentionState& state, std::int64_t rows, std::int64_t head_dim_v,
-            std::int64_t v_row, float* const* out, float* const* lse) {
+            std::int64_t v_row, const float* sinks, float* const* out, float* const* lse) {
   using F = typename V::F;
   for (std::int64_t r = 0; r < rows; ++r) {
-    const float d = state.d[r];
+    float m = state.m[r], d = state.d[r], weight = 1;
+    if (sinks != nullptr && sinks[r] > -kInfinity) {
+      const float max = m < sinks[r] ? sinks[r] : m;  // NaN logits are in d only
+      alignas(64) float e[V::kLanes] = {m - max, sinks[r] - max};
+      V::Store(e, ExpNonPositive<V>(V::Load(e)));
+      weight = e[0];
+      d = d * weight + e[1];
+      m = max;
+    }
     const F divisor = V::Set(d == 0.0F ? 1.0F : d);  // no key seen: o is 0
+    const F factor = V::Set(weight);
     const float* o = state.o + r * v_row;
     std::int64_t c = 0;
     for (; c + V::kLanes <= head_dim_v; c += V::kLanes) {
-      V::Store(out[r] + c, V::Load(o + c) / divisor);
+      V::Store(out[r] + c, V::Load(o + c) * factor / divisor);
     }
     if (c < head_dim_v) {
-      V::StoreTail(out[r] + c, V::Load(o + c) / divisor, static_cast<int>(head_dim_v - c));
+      V::StoreTail(out[r] + c, V::Load(o + c) * factor / divisor, static_cast<int>(head_dim_v - c));
     }
-    if (lse != nullptr) *lse[r] = d == 0.0F ? -kInfinity : state.m[r] + logf(d);
+    if (lse != nullptr) *lse[r] = d == 0.0F ? -kInfinity : m + logf(d);
   }
+}
+
+template <class V>
+void Normalize(float* x, std::int64_t n, float lse) {
+  using F = typename V::F;
+  const F shift = V::Set(lse > -kInfinity || lse != lse ? lse : 0.0F);
+  for (std::int64_t i = 0; i < n; i += V::kLanes) {
+    const int left = n - i < V::kLanes ? static_cast<int>(n - i) : V::kLanes;
+    V::StoreTail(x + i, Exp<V>(V::LoadTail(x + i, left) - shift), left);
+  }
+}
+
+template <class V>
+void MergeRows(const float* out_a, float lse_a, const float* out_b, float lse_b, std::int64_t n,
+               float* out, float* lse) {
+  using F = typename V::F;
+  const float max = lse_a < lse_b ? lse_b : lse_a;
+  if (max == -kInfinity) lse_a = lse_b = 0;  // both empty: zeros, which any weights keep
+  alignas(64) float e[V::kLanes] = {};
+  if (max != -kInfinity) e[0] = lse_a - max, e[1] = lse_b - max;
+  V::Store(e, ExpNonPositive<V>(V::Load(e)));
+  const float d = e[0] + e[1];
+  const F a = V::Set(e[0] / d), b = V::Set(e[1] / d);
+  for (std::int64_t i = 0; i < n; i += V::kLanes) {
+    const int left = n - i < V::kLanes ? static_cast<int>(n - i) : V::kLanes;
+    const F x = V::LoadTail(out_a + i, left), y = V::LoadTail(out_b + i, left);
+    V::StoreTail(out + i, V::Fma(x, a, y * b), left);
+  }
+  *lse = max == -kInfinity ? max : max + logf(d);
 }
 
 /// The table of one instruction set.
 template <class V>
 constexpr AttentionKernels MakeAttentionKernels() {
-  return {&Reset<V>,   &PackQueries<V>, &PackKeys<V>, &PackValues<V>,
-          &WidenTo<V>, &Attend<V>,      &Merge<V>,    &Finish<V>};
+  AttentionKernels table{};
+  table.reset = &Reset<V>;
+  table.pack_queries = &PackQueries<V>;
+  table.pack_keys = &PackKeys<V>;
+  table.pack_values = &PackValues<V>;
+  table.widen_keys = &WidenKeys<V>;
+  table.widen_values = &WidenValues<V>;
+  table.attend = &Attend<V>;
+  table.logits = &Logits<V>;
+  table.merge = &Merge<V>;
+  table.finish = &Finish<V>;
+  table.normalize = &Normalize<V>;
+  table.merge_rows = &MergeRows<V>;
+  return table;
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ namespace manyhead::kernels {
 inline constexpr std::int64_t kAttentionRows = 48;    ///< most rows of a tile
 inline constexpr std::int64_t kAttentionBlock = 64;   ///< keys between two updates of the maximum
 inline constexpr std::int64_t kAttentionSplit = 512;  ///< keys that share one running state
+/// Up to so many rows, keys and values are better widened in the products' registers; above, once
+/// per block into f32 scratch, which costs a store and a load but serves all row blocks.
+inline constexpr std::int64_t kRowsThatWiden = 12;
 inline constexpr std::int64_t kAttentionTiles = kAttentionBlock / kKvTile;
 
 /// The running maximum, denominator and weighted sum of values of each row: [rows], [rows] and
@@ -29,6 +32,20 @@ struct AttentionState {
   float* o = nullptr;
 };
 
+/// What changes the logits of a tile's rows besides the range of keys a row sees. Null or 0:
+/// nothing.
+struct AttentionRules {
+  float softcap = 0;                          ///< x = softcap * tanh(x / softcap)
+  const float* const* bias = nullptr;         ///< [rows] x += bias[r][s], s the key's position
+  const std::uint8_t* const* mask = nullptr;  ///< [rows] mask[r][s] = 0 hides the key
+  const float* slope = nullptr;               ///< [rows] x -= slope[r] * |position[r] - s|
+  const std::int64_t* position = nullptr;     ///< [rows]
+  std::int64_t sink_tokens = 0;               ///< positions below it are seen before first_key too
+};
+
+/// How far `logits` goes; the order in which logits are changed.
+enum class AttentionStage : std::uint8_t { kScores, kCapped, kBiased };
+
 /// A tile of query rows.
 struct AttentionTile {
   std::int64_t rows = 0;                    ///< 1..kAttentionRows
@@ -37,19 +54,23 @@ struct AttentionTile {
   const float* q = nullptr;                 ///< as pack_queries wrote it
   const std::int64_t* first_key = nullptr;  ///< [rows] the row sees positions first_key <= s
   const std::int64_t* end_key = nullptr;    ///< [rows] ... and s < end_key
-  float* probs = nullptr;                   ///< scratch [rows, kAttentionBlock], 64-byte aligned
+  AttentionRules rules;
+  float* probs = nullptr;  ///< scratch [rows, kAttentionBlock], 64-byte aligned
   AttentionState state;
 };
 
 /// Keys [begin, end) within one block, as tiles of kKvTile tokens; tile i holds the positions from
 /// first + i * kKvTile on. The rest of a tile may hold anything.
 struct AttentionBlock {
-  const void* k[kAttentionTiles] = {};  ///< [D][kKvTile] of k_type
+  const void* k[kAttentionTiles] = {};  ///< tiles of k_type as in kernels/kv_layout.h
   const void* v[kAttentionTiles] = {};  ///< first of kKvTile rows of v_type, v_stride apart
   /// Tiles that a later block will ask for, to fetch meanwhile; or k and v again.
   const void* next_k[kAttentionTiles] = {};
   const void* next_v[kAttentionTiles] = {};
-  std::int64_t v_stride = 0;  ///< elements; the first v_row of each row are readable
+  /// Of int8 and int4 tiles, as in kernels/kv_layout.h.
+  const void* k_scales[kAttentionTiles] = {};
+  const void* v_scales[kAttentionTiles] = {};
+  std::int64_t v_stride = 0;  ///< elements (int4: bytes); the first v_row of each row are readable
   std::int64_t tiles = 0;     ///< 1..kAttentionTiles
   std::int64_t first = 0;
   std::int64_t begin = 0;
@@ -57,6 +78,9 @@ struct AttentionBlock {
   std::int64_t head_dim_v = 0;  ///< Dv
   KvType k_type = KvType::kF32;
   KvType v_type = KvType::kF32;
+  /// The f32 scales of k_scales (v_scales) multiply logits (probabilities): int8, widened or not.
+  bool k_scaled = false;
+  bool v_scaled = false;
 };
 
 struct AttentionKernels {
@@ -65,22 +89,37 @@ struct AttentionKernels {
   /// Brings query rows, times `scale`, into the order in which `attend` reads them.
   void (*pack_queries)(const float* const* q, std::int64_t rows, std::int64_t head_dim, float scale,
                        float* packed);
-  /// `count` <= kKvTile rows of keys, `stride` apart, to one tile [D][kKvTile], the rest 0.
-  void (*pack_keys)(const float* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim,
-                    float* tile);
-  /// `count` rows of values, `stride` apart, to rows of v_row elements, the rest 0.
-  void (*pack_values)(const float* v, std::int64_t stride, std::int64_t count,
+  /// `count` <= kKvTile rows of keys of `type` (f32, f16, bf16), `stride` apart, to one tile
+  /// [D][kKvTile], the rest 0.
+  void (*pack_keys)(KvType type, const void* k, std::int64_t stride, std::int64_t count,
+                    std::int64_t head_dim, float* tile);
+  /// `count` rows of values of `type` (f32, f16, bf16), `stride` apart, to rows of v_row elements,
+  /// the rest 0.
+  void (*pack_values)(KvType type, const void* v, std::int64_t stride, std::int64_t count,
                       std::int64_t head_dim_v, std::int64_t v_row, float* rows);
-  /// n elements of `type` to f32; n a multiple of kKvTile.
-  void (*widen)(KvType type, const void* from, std::int64_t n, float* to);
+  /// A K tile of `type` to f32 [head_dim][kKvTile], a V tile to [kKvTile][v_row], but for the
+  /// scales of int8.
+  void (*widen_keys)(KvType type, const void* tile, const void* scales, std::int64_t head_dim,
+                     float* to);
+  void (*widen_values)(KvType type, const void* tile, const void* scales, std::int64_t v_row,
+                       float* to);
   /// Takes the keys and values of `block` into the state of each row that sees them.
   void (*attend)(const AttentionTile& tile, const AttentionBlock& block);
+  /// Leaves the logits of `block` in tile.probs, as far as `stage`; the state is not used. Hidden
+  /// keys are -inf in kBiased and show their value before.
+  void (*logits)(const AttentionTile& tile, const AttentionBlock& block, AttentionStage stage);
   /// Joins `part`, which holds later keys, to `total`.
   void (*merge)(const AttentionState& total, const AttentionState& part, std::int64_t rows,
                 std::int64_t v_row);
-  /// out[r] = o / d, zeros where no key was seen; *lse[r] = m + log d; lse may be null.
+  /// out[r] = o / d, zeros where no key was seen; *lse[r] = m + log d. sinks[r], one more logit,
+  /// joins m and d first. sinks and lse may be null.
   void (*finish)(const AttentionState& state, std::int64_t rows, std::int64_t head_dim_v,
-                 std::int64_t v_row, float* const* out, float* const* lse);
+                 std::int64_t v_row, const float* sinks, float* const* out, float* const* lse);
+  /// x = e^(x - lse), 0 where lse is -inf.
+  void (*normalize)(float* x, std::int64_t n, float lse);
+  /// One row of MergeAttentionStates.
+  void (*merge_rows)(const float* out_a, float lse_a, const float* out_b, float lse_b,
+                     std::int64_t n, float* out, float* lse);
 };
 
 }  // namespace manyhead::kernels

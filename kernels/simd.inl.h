@@ -15,7 +15,9 @@
 ///
 ///   Simd::F       a register of kLanes floats with + - * /
 ///   Simd::Mask    one flag per lane
-///   Load, Store   f32, F16 and Bf16 in memory, unaligned; the *Tail forms touch the first n lanes
+///   LanesOf, Bits a Mask from and to the low bits of a number, lane 0 the lowest
+///   Load, Store   f32, F16 and Bf16 in memory (I8 and nibbles: Load only), unaligned; the *Tail
+///   forms touch the first n lanes
 ///                 only (0 <= n <= kLanes), the other lanes of a LoadTail are 0
 ///
 /// A kernel that must give the same bits wherever the compiler inlines it writes a * b + c as Fma:
@@ -34,6 +36,15 @@ struct F16 {
 /// The upper half of a binary32 in memory.
 struct Bf16 {
   std::uint16_t bits;
+};
+
+/// An int8 in memory.
+struct I8 {
+  std::int8_t value;
+};
+/// Two numbers 0..15 in memory: low and high nibble.
+struct I4 {
+  std::uint8_t pair;
 };
 
 /// Calls fn.operator()<0>(), ..., <N - 1>(): indices are constants, so arrays of registers stay
@@ -59,6 +70,8 @@ MANYHEAD_INLINE float FloatOf(std::uint32_t bits) {
 }
 
 MANYHEAD_INLINE float Widen(float x) { return x; }
+
+MANYHEAD_INLINE float Widen(I8 x) { return x.value; }
 
 MANYHEAD_INLINE float Widen(Bf16 x) { return FloatOf(std::uint32_t{x.bits} << 16); }
 
@@ -131,6 +144,17 @@ struct Simd {
   static MANYHEAD_INLINE F LoadTail(const Bf16* p, int n) {
     return FromBf16(_mm256_maskz_loadu_epi16(FirstLanes(n), p));
   }
+  static MANYHEAD_INLINE F Load(const I8* p) {
+    return _mm512_cvtepi32_ps(
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  /// Nibble `half` (0 low, 1 high) of kLanes pairs.
+  static MANYHEAD_INLINE F LoadNibbles(const I4* p, int half) {
+    const __m512i pairs =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    const __m512i shifted = _mm512_srlv_epi32(pairs, _mm512_set1_epi32(4 * half));
+    return _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(15)));
+  }
   static MANYHEAD_INLINE void Store(float* p, F x) { _mm512_storeu_ps(p, x); }
   static MANYHEAD_INLINE void Store(F16* p, F x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), ToF16(x));
@@ -159,7 +183,12 @@ struct Simd {
   static MANYHEAD_INLINE F Round(F x) { return _mm512_roundscale_ps(x, 8); }
   static MANYHEAD_INLINE F Sqrt(F x) { return _mm512_sqrt_ps(x); }
 
+  static MANYHEAD_INLINE F Iota() {
+    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  }
   static MANYHEAD_INLINE Mask FirstLanes(int n) { return static_cast<Mask>((1U << n) - 1U); }
+  static MANYHEAD_INLINE Mask LanesOf(std::uint64_t bits) { return static_cast<Mask>(bits); }
+  static MANYHEAD_INLINE std::uint64_t Bits(Mask mask) { return mask; }
   static MANYHEAD_INLINE Mask Less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
   static MANYHEAD_INLINE F Select(Mask mask, F yes, F no) {
     return _mm512_mask_blend_ps(mask, no, yes);
@@ -227,6 +256,17 @@ struct Simd {
     return _mm256_cvtph_ps(LoadTail16(p, n));
   }
   static MANYHEAD_INLINE F LoadTail(const Bf16* p, int n) { return FromBf16(LoadTail16(p, n)); }
+  static MANYHEAD_INLINE F Load(const I8* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  /// Nibble `half` (0 low, 1 high) of kLanes pairs.
+  static MANYHEAD_INLINE F LoadNibbles(const I4* p, int half) {
+    const __m256i pairs =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    const __m256i shifted = _mm256_srlv_epi32(pairs, _mm256_set1_epi32(4 * half));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)));
+  }
   static MANYHEAD_INLINE void Store(float* p, F x) { _mm256_storeu_ps(p, x); }
   static MANYHEAD_INLINE void Store(F16* p, F x) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), ToF16(x));
@@ -253,6 +293,15 @@ struct Simd {
   }
   static MANYHEAD_INLINE F Sqrt(F x) { return _mm256_sqrt_ps(x); }
 
+  static MANYHEAD_INLINE F Iota() { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
+  static MANYHEAD_INLINE Mask LanesOf(std::uint64_t bits) {
+    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i all = _mm256_set1_epi32(static_cast<int>(bits));
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(all, lane), lane));
+  }
+  static MANYHEAD_INLINE std::uint64_t Bits(Mask mask) {
+    return static_cast<std::uint64_t>(_mm256_movemask_ps(mask));
+  }
   static MANYHEAD_INLINE Mask FirstLanes(int n) {
     return _mm256_castsi256_ps(
         _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)));
@@ -330,6 +379,11 @@ struct Simd {
     std::memcpy(&x, p, sizeof x);
     return x;
   }
+  /// Nibble `half` (0 low, 1 high) of kLanes pairs.
+  static MANYHEAD_INLINE F LoadNibbles(const I4* p, int half) {
+    const auto nibble = [half](I4 x) { return static_cast<float>(x.pair >> (4 * half) & 15); };
+    return F{nibble(p[0]), nibble(p[1]), nibble(p[2]), nibble(p[3])};
+  }
   template <class T>
   static MANYHEAD_INLINE F Load(const T* p) {
     return F{Widen(p[0]), Widen(p[1]), Widen(p[2]), Widen(p[3])};
@@ -367,7 +421,16 @@ struct Simd {
              __builtin_sqrtf(x[3])};
   }
 
+  static MANYHEAD_INLINE F Iota() { return F{0, 1, 2, 3}; }
   static MANYHEAD_INLINE Mask FirstLanes(int n) { return Mask{0, 1, 2, 3} < Mask{n, n, n, n}; }
+  static MANYHEAD_INLINE Mask LanesOf(std::uint64_t bits) {
+    const int low = static_cast<int>(bits & 15);
+    return (Mask{low, low, low, low} & Mask{1, 2, 4, 8}) != Mask{0, 0, 0, 0};
+  }
+  static MANYHEAD_INLINE std::uint64_t Bits(Mask mask) {
+    return static_cast<std::uint64_t>((mask[0] & 1) | (mask[1] & 2) | (mask[2] & 4) |
+                                      (mask[3] & 8));
+  }
   static MANYHEAD_INLINE Mask Less(F a, F b) { return a < b; }
   static MANYHEAD_INLINE F Select(Mask mask, F yes, F no) { return mask ? yes : no; }
 
@@ -435,6 +498,25 @@ MANYHEAD_INLINE typename V::F ExpNonPositive(typename V::F x) {
   const typename V::F n = V::Round(bounded * V::Set(1.44269504F));
   const typename V::F y = V::LdexpNormal(ExpReduced<V>(bounded, n), n);
   return V::Select(V::Less(x, V::Set(-86.6F)), V::Zero(), y);
+}
+
+/// tanh within 2e-7 relative; NaN stays NaN.
+///
+/// Source   Cephes tanhf: its polynomial below 0.625.
+template <class V>
+MANYHEAD_INLINE typename V::F Tanh(typename V::F x) {
+  using F = typename V::F;
+  const F magnitude = V::Max(x, V::Zero() - x), z = x * x;
+  F p = V::Set(-5.70498872745e-3F);
+  p = V::Fma(p, z, V::Set(2.06390887954e-2F));
+  p = V::Fma(p, z, V::Set(-5.37397155531e-2F));
+  p = V::Fma(p, z, V::Set(1.33314422036e-1F));
+  p = V::Fma(p, z, V::Set(-3.33332819422e-1F));
+  const F near = V::Fma(p * z, x, x);
+  const F e = ExpNonPositive<V>(V::Set(-2.0F) * magnitude);
+  const F far = (V::Set(1.0F) - e) / (V::Set(1.0F) + e);
+  const F with_sign = V::Select(V::Less(x, V::Zero()), V::Zero() - far, far);
+  return V::Select(V::Less(magnitude, V::Set(0.625F)), near, with_sign);
 }
 
 }  // namespace

@@ -43,6 +43,8 @@ Status CheckSizes(const AttentionParams& params) {
       {"max_q_len", params.max_q_len, 1, kMaxLength},
       {"max_kv_len", params.max_kv_len, 1, kMaxLength},
       {"window", params.window, 0, INT64_MAX},
+      {"window_right", params.window_right.value_or(0), 0, INT64_MAX},
+      {"num_sink_tokens", params.num_sink_tokens, 0, INT64_MAX},
       {"threads", params.threads, 0, kMaxThreads},
   };
   for (const auto& [name, value, low, high] : sizes) {
@@ -55,7 +57,43 @@ Status CheckSizes(const AttentionParams& params) {
   if (!std::isfinite(params.softmax_scale)) {
     return Invalid("softmax_scale = ", params.softmax_scale, "; expected a finite number");
   }
+  if (!std::isfinite(params.logit_softcap) || params.logit_softcap < 0) {
+    return Invalid("logit_softcap = ", params.logit_softcap,
+                   "; expected a finite number, 0 or more");
+  }
   return Status();
+}
+
+Status CheckPerHead(const char* name, const std::vector<float>& values, std::int64_t num_heads,
+                    bool may_be_none) {
+  if (values.empty()) return Status();
+  if (static_cast<std::int64_t>(values.size()) != num_heads) {
+    return Invalid(name, " has ", values.size(), " entries; num_heads = ", num_heads);
+  }
+  for (std::size_t h = 0; h < values.size(); ++h) {
+    if (std::isfinite(values[h]) || (may_be_none && values[h] == -HUGE_VALF)) continue;
+    return Invalid(name, "[", h, "] = ", values[h], "; expected a finite number",
+                   may_be_none ? " or -inf" : "");
+  }
+  return Status();
+}
+
+/// Where the strict mode of `params` does not let it run on less than the CPU's best.
+Status CheckStrict(const AttentionParams& params, Isa isa) {
+  const Isa best = SupportedIsas().back();
+  if (!params.strict || isa == best) return Status();
+  std::ostringstream message;
+  message << "AttentionPlan::Create: strict: isa = " << IsaName(isa) << "; this CPU runs "
+          << IsaName(best);
+  return Status(StatusCode::kUnsupported, message.str());
+}
+
+/// Keys to the right of a query that it sees, of any use: positions stay below 2^41.
+std::int64_t ResolveRight(const AttentionParams& params) {
+  constexpr std::int64_t kUnbounded = std::int64_t{1} << 42;
+  if (params.causal) return 0;
+  if (params.window_right.has_value()) return std::min(*params.window_right, kUnbounded);
+  return params.window > 0 ? 0 : kUnbounded;
 }
 
 Result<Isa> ResolveIsa(const AttentionParams& params) {
@@ -73,12 +111,21 @@ Result<Isa> ResolveIsa(const AttentionParams& params) {
 }  // namespace
 
 Result<AttentionPlan> AttentionPlan::Create(const AttentionParams& params) {
-  if (Status status = CheckSizes(params); !status.ok()) return status;
+  Status status = CheckSizes(params);
+  if (status.ok()) {
+    status = CheckPerHead("alibi_slopes", params.alibi_slopes, params.num_heads, false);
+  }
+  if (status.ok()) {
+    status = CheckPerHead("sink_logits", params.sink_logits, params.num_heads, true);
+  }
+  if (!status.ok()) return status;
   const Result<Isa> isa = ResolveIsa(params);
   if (!isa.ok()) return isa.status();
+  if (status = CheckStrict(params, *isa); !status.ok()) return status;
   AttentionParams resolved = params;
   resolved.isa = *isa;
   if (resolved.head_dim_v == 0) resolved.head_dim_v = resolved.head_dim;
+  resolved.window_right = ResolveRight(params);
   if (resolved.threads == 0) resolved.threads = DefaultThreads();
   if (resolved.softmax_scale == 0) {
     resolved.softmax_scale = 1.0F / std::sqrt(static_cast<float>(resolved.head_dim));
@@ -97,12 +144,18 @@ std::int64_t AttentionPlan::scratch_bytes() const noexcept { return impl_->scrat
 
 namespace {
 
-Status CheckTensors(std::int64_t q_len, const float* q, const float* out) {
-  if (q_len == 0 || (q != nullptr && out != nullptr)) return Status();
+constexpr const char* kRun = "AttentionPlan::Run";
+
+Status CheckNotNull(const char* name, const void* pointer, std::int64_t tokens) {
+  if (tokens == 0 || pointer != nullptr) return Status();
   std::ostringstream message;
-  message << "AttentionPlan::Run: " << (q == nullptr ? "q" : "out") << " = null; expected " << q_len
-          << " tokens";
+  message << kRun << ": " << name << " = null; expected " << tokens << " tokens";
   return Status(StatusCode::kInvalidArgument, message.str());
+}
+
+Status CheckTensors(std::int64_t q_len, const float* q, const float* out) {
+  Status status = CheckNotNull("q", q, q_len);
+  return status.ok() ? CheckNotNull("out", out, q_len) : status;
 }
 
 }  // namespace
@@ -111,49 +164,75 @@ Status AttentionPlan::Run(const KvCache& cache, std::int64_t layer,
                           std::span<const SequenceId> sequences, const std::int64_t* qo_indptr,
                           const float* q, float* out, float* lse,
                           const AttentionBias& bias) noexcept {
-  if (bias.bias.data != nullptr || bias.mask.data != nullptr) {
-    return Status(StatusCode::kUnsupported, "AttentionPlan::Run: bias");
-  }
-  constexpr const char* kName = "AttentionPlan::Run";
-  if (Status status = impl_->CheckLayer(cache, layer, kName); !status.ok()) return status;
-  if (Status status = impl_->Prepare(cache, sequences, qo_indptr, kName); !status.ok()) {
-    return status;
-  }
-  if (Status status = CheckTensors(impl_->q_len(), q, out); !status.ok()) return status;
+  Status status = impl_->CheckLayer(cache, layer, kRun);
+  if (status.ok()) status = impl_->Prepare(cache, sequences, qo_indptr, bias, kRun);
+  if (status.ok()) status = CheckTensors(impl_->q_len(), q, out);
+  if (!status.ok()) return status;
   RunTeam(params().threads, [&](Worker& worker) { impl_->RunOn(worker, layer, q, out, lse); });
+  return Status();
+}
+
+Status AttentionPlan::Run(const AttentionTensors& tensors) noexcept {
+  Status status = impl_->Prepare(tensors, kRun);
+  if (status.ok()) status = CheckTensors(impl_->q_len(), tensors.q.data, tensors.out.data);
+  if (!status.ok()) return status;
+  RunTeam(params().threads,
+          [&](Worker& worker) { impl_->RunOn(worker, 0, tensors.q, tensors.out, tensors.lse); });
   return Status();
 }
 
 Status AttentionPlan::Run(std::int64_t q_len, std::int64_t kv_len, const float* q, const float* k,
                           const float* v, float* out, float* lse) noexcept {
-  if (Status status = impl_->Prepare(q_len, kv_len, k, v, "AttentionPlan::Run"); !status.ok()) {
-    return status;
+  const AttentionParams& p = params();
+  const std::int64_t d = p.head_dim, dv = p.head_dim_v;
+  AttentionTensors tensors;
+  tensors.q_len = q_len;
+  tensors.kv_len = kv_len;
+  tensors.q = {q, 0, p.num_heads * d, d};
+  tensors.k = {k, 0, p.num_kv_heads * d, d};
+  tensors.v = {v, 0, p.num_kv_heads * dv, dv};
+  tensors.out = {out, 0, p.num_heads * dv, dv};
+  tensors.lse = {lse, 0, p.num_heads, 1};
+  return Run(tensors);
+}
+
+Status AttentionPlan::Weights(const AttentionTensors& tensors, LogitStage stage,
+                              float* weights) noexcept {
+  constexpr const char* kName = "AttentionPlan::Weights";
+  const auto invalid = [](const char* what) {
+    return Status(StatusCode::kInvalidArgument, std::string(kName).append(": ").append(what));
+  };
+  Status status = impl_->Prepare(tensors, kName);
+  if (!status.ok()) return status;
+  if (impl_->q_len() == 0 || tensors.kv_len == 0) return Status();
+  if (tensors.q.data == nullptr) return invalid("q = null; expected the queries of Run");
+  if (weights == nullptr) return invalid("weights = null; expected room for every logit");
+  if (stage > LogitStage::kProbs) return invalid("stage is not one of LogitStage");
+  if (stage == LogitStage::kProbs && tensors.lse.data == nullptr) {
+    return invalid("lse = null; expected what Run wrote");
   }
-  if (Status status = CheckTensors(q_len, q, out); !status.ok()) return status;
-  RunTeam(params().threads, [&](Worker& worker) { impl_->RunOn(worker, 0, q, out, lse); });
+  RunTeam(params().threads, [&](Worker& worker) { impl_->WeightsOn(worker, stage, weights); });
   return Status();
 }
 
-Status AttentionPlan::Run(const AttentionTensors&) noexcept {
-  return Status(StatusCode::kUnsupported, "AttentionPlan::Run: tensors");
-}
-
-Status AttentionPlan::Weights(const AttentionTensors&, LogitStage, float*) noexcept {
-  return Status(StatusCode::kUnsupported, "AttentionPlan::Weights");
-}
-
-Result<AttentionExplanation> AttentionPlan::Explain(KvType, KvType, std::int64_t,
-                                                    std::int64_t) const {
-  return Status(StatusCode::kUnsupported, "AttentionPlan::Explain");
-}
-
-std::string AttentionExplanation::ToString() const { return kernel; }
-
-std::vector<float> AlibiSlopes(std::int64_t) { return {}; }
-
-Status MergeAttentionStates(std::int64_t, std::int64_t, const float*, const float*, const float*,
-                            const float*, float*, float*) noexcept {
-  return Status(StatusCode::kUnsupported, "MergeAttentionStates");
+Result<AttentionExplanation> AttentionPlan::Explain(KvType k_type, KvType v_type,
+                                                    std::int64_t q_len, std::int64_t kv_len) const {
+  const struct {
+    const char *name, *limit;
+    std::int64_t value, most;
+  } lengths[] = {{"q_len", "max_q_len", q_len, params().max_q_len},
+                 {"kv_len", "max_kv_len", kv_len, params().max_kv_len}};
+  for (const auto& [name, limit, value, most] : lengths) {
+    if (value >= 1 && value <= most) continue;
+    std::ostringstream message;
+    message << "AttentionPlan::Explain: " << name << " = " << value << "; expected 1.." << most
+            << ", the plan's " << limit;
+    return Status(StatusCode::kInvalidArgument, message.str());
+  }
+  if (k_type > KvType::kInt4 || v_type > KvType::kInt4) {
+    return Status(StatusCode::kInvalidArgument, "AttentionPlan::Explain: unknown KvType");
+  }
+  return impl_->Explain(k_type, v_type, q_len, kv_len);
 }
 
 }  // namespace manyhead

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/attention_kernels.h"
@@ -12,6 +13,12 @@
 #include "runtime/platform/team.h"
 
 namespace manyhead {
+
+/// Positions [begin, end) of keys.
+struct KeySpan {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
 
 /// An AttentionPlan for code that runs its own parallel region: Prepare once per step and layer
 /// shape, outside the region, then RunOn for each layer of that shape, on every thread.
@@ -33,9 +40,10 @@ struct AttentionPlan::Impl {
   /// Checks everything about the next RunOn calls but their layer's shape, and cuts the work.
   /// `function` begins the message of an error.
   Status Prepare(const KvCache& cache, std::span<const SequenceId> sequences,
-                 const std::int64_t* qo_indptr, const char* function) noexcept;
-  Status Prepare(std::int64_t q_len, std::int64_t kv_len, const float* k, const float* v,
+                 const std::int64_t* qo_indptr, const AttentionBias& bias,
                  const char* function) noexcept;
+  /// `tensors` lives until the last RunOn.
+  Status Prepare(const AttentionTensors& tensors, const char* function) noexcept;
 
   /// Whether this plan's shape is that of `layer`.
   Status CheckLayer(const KvCache& cache, std::int64_t layer, const char* function) const noexcept;
@@ -43,25 +51,46 @@ struct AttentionPlan::Impl {
   /// Query tokens of the last Prepare.
   std::int64_t q_len() const noexcept { return q_len_; }
 
-  /// Attention of what Prepare saw, over `layer` of its cache (ignored for plain tensors). Every
-  /// thread of a team of at most params().threads calls it with the same arguments; ends with a
-  /// barrier. The sequences' lengths are still those that Prepare saw. lse may be null.
+  /// Attention of what Prepare saw, over `layer` of its cache (ignored for plain tensors, whose own
+  /// views are the right arguments). Every thread of a team of at most params().threads calls it
+  /// with the same arguments; ends with a barrier. The sequences' lengths are still those that
+  /// Prepare saw. lse.data may be null.
+  void RunOn(Worker& worker, std::int64_t layer, const TensorView<const float>& q,
+             const TensorView<float>& out, const TensorView<float>& lse) noexcept;
+  /// Dense q [T, H, D], out [T, H, Dv], lse [T, H].
   void RunOn(Worker& worker, std::int64_t layer, const float* q, float* out, float* lse) noexcept;
 
+  /// Stage `stage` of the tensors that Prepare saw; see AttentionPlan::Weights.
+  void WeightsOn(Worker& worker, LogitStage stage, float* weights) noexcept;
+
+  AttentionExplanation Explain(KvType k_type, KvType v_type, std::int64_t q_len,
+                               std::int64_t kv_len) const;
+
  private:
+  friend class AttentionTileRows;
+  friend class AttentionKeySource;
+
   static constexpr std::int64_t kFloatBytes = sizeof(float);
 
   struct Request {
-    SequenceId sequence{};
-    std::int64_t q_begin = 0;
+    std::int64_t index = 0;    ///< among the requests of the Run
+    SequenceId sequence{};     ///< of the cache
+    std::int64_t q_begin = 0;  ///< its first query among the tokens of q
     std::int64_t q_len = 0;
     std::int64_t kv_len = 0;
-    std::int64_t tiles = 0;         ///< of rows, per KV head
-    std::int64_t splits = 0;        ///< 0: an item takes all keys and writes the result
-    std::int64_t first_split = 0;   ///< the first that any row sees
-    std::int64_t first_item = 0;    ///< items of the requests before this one
-    std::int64_t first_merge = 0;   ///< tiles to merge of the requests before this one
+    std::int64_t position = 0;     ///< of its first query
+    std::int64_t tiles = 0;        ///< of rows, per KV head
+    std::int64_t parts = 0;        ///< splits that any row sees; see SplitOf
+    std::int64_t sink_parts = 0;   ///< those of the parts that hold sink tokens only
+    std::int64_t first_split = 0;  ///< of the other parts
+    bool split = false;            ///< an item is one part; else it takes all and writes the result
+    std::int64_t first_item = 0;   ///< items of the requests before this one
+    std::int64_t first_merge = 0;  ///< tiles to merge of the requests before this one
     std::int64_t parts_offset = 0;  ///< of its partial states, in floats from parts_
+
+    std::int64_t SplitOf(std::int64_t part) const noexcept {
+      return part < sink_parts ? part : first_split + part - sink_parts;
+    }
   };
 
   /// One thread's memory.
@@ -76,31 +105,39 @@ struct AttentionPlan::Impl {
 
   struct Tensors {
     std::int64_t layer;
-    const float* q;
-    float* out;
-    float* lse;
+    const TensorView<const float>& q;
+    const TensorView<float>& out;
+    const TensorView<float>& lse;
   };
-  class Tile;      ///< rows, what they see, where they come from and go to
-  class KvSource;  ///< blocks of one head's keys and values
 
   std::int64_t group() const noexcept { return params_.num_heads / params_.num_kv_heads; }
+  /// What a query at `position` sees of kv_len keys, sink tokens aside; empty spans lie in
+  /// 0..kv_len.
+  KeySpan KeysSeen(std::int64_t position, std::int64_t kv_len) const noexcept;
   /// Floats of the partial states of one KV head's rows in one split.
   std::int64_t PartFloats(std::int64_t rows) const noexcept;
   kernels::AttentionState PartOf(const Request& request, std::int64_t head, std::int64_t tile,
                                  std::int64_t part) const noexcept;
   Scratch ScratchOf(int thread) const noexcept;
+
+  void Restart() noexcept { num_requests_ = q_len_ = items_ = merges_ = 0; }
   Status AddRequest(std::int64_t index, SequenceId sequence, std::int64_t q_len,
-                    std::int64_t kv_len, const char* function) noexcept;
-  void CutItems() noexcept;
+                    std::int64_t kv_len, std::int64_t position, const char* function) noexcept;
+  Status CheckTensors(const AttentionTensors& tensors, const char* function) const noexcept;
+  /// The request of these lengths alone, not yet among others.
+  Request MakeRequest(std::int64_t q_len, std::int64_t kv_len,
+                      std::int64_t position) const noexcept;
+  std::int64_t PartsFloats(const Request& request) const noexcept;
+  bool WantsSplit(std::int64_t whole_items, const Request& request) const noexcept;
+  Status CutItems(const char* function) noexcept;
+
   void RunItem(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
   void MergeTile(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
-  void AttendKeys(const Tile& tile, const KvSource& source, const Scratch& scratch,
-                  std::int64_t begin, std::int64_t end,
-                  const kernels::AttentionState& state) const noexcept;
 
   AttentionParams params_;
   const kernels::AttentionKernels* kernels_;
   std::int64_t v_row_ = 0;  ///< Dv rounded up to a K tile
+  std::int64_t right_ = 0;  ///< keys after the query itself that it sees
 
   struct FreeScratch {
     void operator()(float* memory) const noexcept;
@@ -111,9 +148,9 @@ struct AttentionPlan::Impl {
   std::unique_ptr<float, FreeScratch> scratch_;  ///< threads' parts, then partial states
 
   // What the last Prepare saw.
-  const KvCache* cache_ = nullptr;  ///< null: plain tensors k_ and v_
-  const float* k_ = nullptr;
-  const float* v_ = nullptr;
+  const KvCache* cache_ = nullptr;             ///< null: plain tensors
+  const AttentionTensors* tensors_ = nullptr;  ///< null: a cache
+  AttentionBias bias_;
   std::vector<Request> requests_;  ///< room for max_q_len
   std::int64_t num_requests_ = 0;
   std::int64_t q_len_ = 0;

@@ -137,7 +137,7 @@ Status Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenI
                   cache.length(sequence) - static_cast<std::int64_t>(ids.size())};
   const std::int64_t qo_indptr[] = {0, call.rows()};
   for (AttentionPlan& plan : plans_)
-    if (Status status = plan.impl().Prepare(cache, {&sequence, 1}, qo_indptr, "Decoder");
+    if (Status status = plan.impl().Prepare(cache, {&sequence, 1}, qo_indptr, {}, "Decoder");
         !status.ok())
       return status;
   RunTeam(limits_.threads, [&](Worker& worker) { RunStep(worker, call, logits); });

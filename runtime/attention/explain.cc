@@ -1,0 +1,80 @@
+#include <algorithm>
+#include <sstream>
+#include <string>
+
+#include "runtime/attention/plan_impl.h"
+#include "runtime/cache/page_layout.h"
+
+namespace manyhead {
+
+AttentionExplanation AttentionPlan::Impl::Explain(KvType k_type, KvType v_type, std::int64_t q_len,
+                                                  std::int64_t kv_len) const {
+  const Request request = MakeRequest(q_len, kv_len, kv_len - q_len);
+  const std::int64_t whole_items = params_.num_kv_heads * request.tiles;
+  const bool wanted = WantsSplit(whole_items, request);
+  const bool split = wanted && PartsFloats(request) <= parts_floats_;
+
+  AttentionExplanation result;
+  result.isa = *params_.isa;
+  result.threads = params_.threads;
+  result.tile_rows = std::min(kernels::kAttentionRows, q_len * group());
+  result.block_keys = kernels::kAttentionBlock;
+  result.split_keys = split ? kernels::kAttentionSplit : 0;
+  result.items = split ? whole_items * request.parts : whole_items;
+  result.scratch_bytes = scratch_bytes();
+
+  std::int64_t pairs = 0, first = kv_len, end = 0;
+  const std::int64_t sinks = std::min(params_.num_sink_tokens, kv_len);
+  for (std::int64_t t = 0; t < q_len; ++t) {
+    const auto [from, to] = KeysSeen(request.position + t, kv_len);
+    pairs += to - from + std::min(sinks, from);
+    first = std::min(first, from);
+    end = std::max(end, to);
+  }
+  const std::int64_t keys = std::max<std::int64_t>(0, end - first) + std::min(sinks, first);
+  const kernels::KvPageLayout layout =
+      MakeKvPageLayout({params_.num_kv_heads, params_.head_dim, params_.head_dim_v}, k_type, v_type,
+                       kernels::kKvTile);
+  result.bytes =
+      params_.num_kv_heads * keys * (layout.k_tile_bytes + layout.v_tile_bytes) / kernels::kKvTile;
+  result.flops = 2 * params_.num_heads * pairs * (params_.head_dim + params_.head_dim_v);
+
+  const bool in_registers = result.tile_rows <= kernels::kRowsThatWiden;
+  const auto read = [&](KvType type) {
+    return std::string(KvTypeName(type))
+        .append(type == KvType::kF32 ? " read in place"
+                : in_registers       ? " widened in registers"
+                                     : " widened once per block");
+  };
+  result.kernel = std::string("tiled online softmax; keys ")
+                      .append(read(k_type))
+                      .append(", values ")
+                      .append(read(v_type));
+
+  const Isa best = SupportedIsas().back();
+  if (result.isa != best) {
+    result.refused.push_back(
+        std::string(IsaName(best)).append(": the plan was asked for ").append(IsaName(result.isa)));
+  }
+  if (wanted && !split) {
+    std::ostringstream reason;
+    reason << "keys split over threads: partial states of " << PartsFloats(request) * kFloatBytes
+           << " bytes; scratch has " << parts_floats_ * kFloatBytes;
+    result.refused.push_back(reason.str());
+  }
+  return result;
+}
+
+std::string AttentionExplanation::ToString() const {
+  std::ostringstream text;
+  text << "kernel   " << kernel << "\nisa      " << IsaName(isa) << ", " << threads
+       << " threads\ntile     " << tile_rows << " rows, blocks of " << block_keys
+       << " keys\nwork     " << items << " items";
+  if (split_keys > 0) text << ", keys split every " << split_keys;
+  text << "\nscratch  " << scratch_bytes << " bytes\ncost     " << bytes
+       << " bytes of keys and values, " << flops << " flops\n";
+  for (const std::string& reason : refused) text << "refused  " << reason << "\n";
+  return text.str();
+}
+
+}  // namespace manyhead

@@ -1,0 +1,110 @@
+#include "runtime/attention/tile_rows.h"
+
+#include <algorithm>
+
+namespace manyhead {
+
+using kernels::kAttentionBlock;
+
+AttentionTileRows::AttentionTileRows(const AttentionPlan::Impl& plan,
+                                     const AttentionPlan::Impl::Request& request, std::int64_t head,
+                                     std::int64_t index) noexcept
+    : plan_(plan), request_(request), begin_(request.kv_len) {
+  const AttentionParams& params = plan.params_;
+  const std::int64_t group = plan.group(), first = index * kMax;
+  rows_ = std::min(kMax, request.q_len * group - first);
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    query_[r] = (first + r) / group;
+    head_[r] = head * group + (first + r) % group;
+    position_[r] = request.position + query_[r];
+    const KeySpan seen = plan.KeysSeen(position_[r], request.kv_len);
+    first_key_[r] = seen.begin;
+    end_key_[r] = seen.end;
+    if (seen.begin < seen.end) begin_ = std::min(begin_, seen.begin);
+    end_ = std::max(end_, seen.end);
+  }
+  sinks_ = std::min(params.num_sink_tokens, end_);
+  // A block is visited once: sink tokens that share one with the window join it.
+  if (sinks_ > 0 && (sinks_ - 1) / kAttentionBlock >= begin_ / kAttentionBlock) begin_ = 0;
+  if (begin_ == 0) sinks_ = 0;
+
+  rules_.softcap = params.logit_softcap;
+  rules_.sink_tokens = params.num_sink_tokens;
+  if (plan.bias_.bias.data != nullptr) {
+    Locate(plan.bias_.bias, bias_);
+    rules_.bias = bias_;
+  }
+  if (plan.bias_.mask.data != nullptr) {
+    Locate(plan.bias_.mask, mask_);
+    rules_.mask = mask_;
+  }
+  if (!params.alibi_slopes.empty()) {
+    for (std::int64_t r = 0; r < rows_; ++r) slope_[r] = params.alibi_slopes[head_[r]];
+    rules_.slope = slope_;
+    rules_.position = position_;
+  }
+}
+
+KeySpan AttentionTileRows::BlockFrom(std::int64_t from) const noexcept {
+  const std::int64_t next = from / kAttentionBlock * kAttentionBlock + kAttentionBlock;
+  if (from < sinks_) return {from, std::min(sinks_, next)};
+  if (from < begin_) return BlockFrom(begin_);
+  if (from >= end_) return {end_, end_};
+  return {from, std::min(end_, next)};
+}
+
+template <class T>
+void AttentionTileRows::Locate(const TensorView<T>& view, T** pointers) const noexcept {
+  T* base = view.data + request_.index * view.batch_stride;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    pointers[r] =
+        base + (request_.q_begin + query_[r]) * view.token_stride + head_[r] * view.head_stride;
+  }
+}
+
+template <class T>
+void AttentionTileRows::Locate(const LogitTensor<T>& tensor, const T** pointers) const noexcept {
+  const T* base = tensor.data + request_.index * tensor.batch_stride;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    pointers[r] = base + query_[r] * tensor.query_stride + head_[r] * tensor.head_stride;
+  }
+}
+
+void AttentionTileRows::PackQueries(const TensorView<const float>& q,
+                                    float* packed) const noexcept {
+  const float* rows[kMax];
+  Locate(q, rows);
+  plan_.kernels_->pack_queries(rows, rows_, plan_.params_.head_dim, plan_.params_.softmax_scale,
+                               packed);
+}
+
+kernels::AttentionTile AttentionTileRows::KernelTile(
+    const float* packed, float* probs, const kernels::AttentionState& state) const noexcept {
+  kernels::AttentionTile tile;
+  tile.rows = rows_;
+  tile.head_dim = plan_.params_.head_dim;
+  tile.v_row = plan_.v_row_;
+  tile.q = packed;
+  tile.first_key = first_key_;
+  tile.end_key = end_key_;
+  tile.rules = rules_;
+  tile.probs = probs;
+  tile.state = state;
+  return tile;
+}
+
+void AttentionTileRows::Finish(const TensorView<float>& out, const TensorView<float>& lse,
+                               const kernels::AttentionState& state) const noexcept {
+  const AttentionParams& params = plan_.params_;
+  float *out_rows[kMax], *lse_rows[kMax], sinks[kMax];
+  Locate(out, out_rows);
+  if (lse.data != nullptr) Locate(lse, lse_rows);
+  const bool has_sinks = !params.sink_logits.empty();
+  if (has_sinks) {
+    for (std::int64_t r = 0; r < rows_; ++r) sinks[r] = params.sink_logits[head_[r]];
+  }
+  plan_.kernels_->finish(state, rows_, params.head_dim_v, plan_.v_row_, has_sinks ? sinks : nullptr,
+                         out_rows, lse.data != nullptr ? lse_rows : nullptr);
+}
+
+}  // namespace manyhead

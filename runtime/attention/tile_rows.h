@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/attention_kernels.h"
+#include "runtime/attention/plan_impl.h"
+
+namespace manyhead {
+
+/// The rows of one tile: which query each is, what it sees, and where it comes from and goes to.
+class AttentionTileRows {
+ public:
+  /// Tile `index` of `head`, a KV head.
+  AttentionTileRows(const AttentionPlan::Impl& plan, const AttentionPlan::Impl::Request& request,
+                    std::int64_t head, std::int64_t index) noexcept;
+  AttentionTileRows(const AttentionTileRows&) = delete;
+  AttentionTileRows& operator=(const AttentionTileRows&) = delete;
+
+  std::int64_t rows() const noexcept { return rows_; }
+  std::int64_t end() const noexcept { return end_; }
+  std::int64_t query(std::int64_t row) const noexcept { return query_[row]; }
+  std::int64_t head(std::int64_t row) const noexcept { return head_[row]; }
+
+  /// The first keys at or after position `from` that any row sees and that lie in one block; empty
+  /// at end() when there are none.
+  KeySpan BlockFrom(std::int64_t from) const noexcept;
+
+  /// Brings the queries into the kernels' order.
+  void PackQueries(const TensorView<const float>& q, float* packed) const noexcept;
+  kernels::AttentionTile KernelTile(const float* packed, float* probs,
+                                    const kernels::AttentionState& state) const noexcept;
+  /// Writes out and, where it has data, lse.
+  void Finish(const TensorView<float>& out, const TensorView<float>& lse,
+              const kernels::AttentionState& state) const noexcept;
+
+ private:
+  static constexpr std::int64_t kMax = kernels::kAttentionRows;
+
+  /// pointers[r] = where row r's numbers begin in `view`.
+  template <class T>
+  void Locate(const TensorView<T>& view, T** pointers) const noexcept;
+  template <class T>
+  void Locate(const LogitTensor<T>& tensor, const T** pointers) const noexcept;
+
+  const AttentionPlan::Impl& plan_;
+  const AttentionPlan::Impl::Request& request_;
+  std::int64_t rows_ = 0;
+  std::int64_t sinks_ = 0;  ///< rows see keys in [0, sinks_) and in [begin_, end_)
+  std::int64_t begin_ = 0;
+  std::int64_t end_ = 0;
+  kernels::AttentionRules rules_;
+  std::int64_t query_[kMax];  ///< counted from the request's first
+  std::int64_t head_[kMax];
+  std::int64_t position_[kMax];
+  std::int64_t first_key_[kMax];
+  std::int64_t end_key_[kMax];
+  const float* bias_[kMax];
+  const std::uint8_t* mask_[kMax];
+  float slope_[kMax];
+};
+
+}  // namespace manyhead
