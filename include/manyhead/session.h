@@ -80,6 +80,8 @@ struct GenerateResult {
   std::vector<std::pair<TokenId, float>> top_logits;  ///< best first; equal logits by id
 };
 
+class Generation;
+
 /// One sequence of a model: its tokens, their keys and values, and the buffers to extend it.
 ///
 /// Threads  one call at a time; a call runs on `threads` threads. Nothing is allocated for a token
@@ -115,6 +117,10 @@ class Session {
   ///          session then holds the prompt and what was generated before.
   Result<GenerateResult> Generate(std::span<const TokenId> prompt, const GenerateOptions& options);
 
+  /// Generate in steps, for callers that do something else between two tokens. The session outlives
+  /// the result, and serves nothing else until that has ended or is dropped.
+  Result<Generation> Begin(std::span<const TokenId> prompt, const GenerateOptions& options);
+
   std::int64_t length() const noexcept;
   std::span<const TokenId> tokens() const noexcept;
   std::int64_t context() const noexcept;
@@ -126,8 +132,29 @@ class Session {
   std::int64_t scratch_bytes() const noexcept;
 
  private:
+  friend class Generation;
   struct Impl;
   explicit Session(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A text in the making; see Session::Begin.
+class Generation {
+ public:
+  Generation(Generation&&) noexcept;
+  Generation& operator=(Generation&&) noexcept;
+  ~Generation();
+
+  /// Draws one token more; the first step evaluates the prompt before. False once the text has
+  /// ended. Errors   as Session::Generate; the generation has then ended.
+  Result<bool> Step();
+  /// What there is so far; all of it once Step has returned false.
+  const GenerateResult& result() const noexcept;
+
+ private:
+  friend class Session;
+  struct Impl;
+  explicit Generation(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 

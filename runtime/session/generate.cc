@@ -52,10 +52,12 @@ bool Cancelled(const GenerateOptions& options) {
 /// Text of the tokens as they come: whole characters, cut at the first stop string.
 class TextStream {
  public:
-  TextStream(const Tokenizer& tokenizer, const GenerateOptions& options)
+  /// Text is appended to `all`, and given to options.on_text.
+  TextStream(const Tokenizer& tokenizer, const GenerateOptions& options, std::string& all)
       : detokenizer_(tokenizer, /*special=*/false, /*continues=*/true),
         stop_(options.stop),
-        on_text_(options.on_text) {}
+        on_text_(options.on_text),
+        text_(all) {}
 
   void Push(TokenId id) { Show(stop_.Push(detokenizer_.Push(id))); }
   void Finish() {
@@ -63,7 +65,6 @@ class TextStream {
     Show(stop_.Flush());
   }
   bool stopped() const noexcept { return stop_.stopped(); }
-  std::string Take() { return std::move(text_); }
 
  private:
   void Show(const std::string& piece) {
@@ -75,7 +76,7 @@ class TextStream {
   Detokenizer detokenizer_;
   StopText stop_;
   const std::function<void(std::string_view)>& on_text_;
-  std::string text_;
+  std::string& text_;
 };
 
 }  // namespace
@@ -100,7 +101,6 @@ const char* StopReasonName(StopReason reason) noexcept {
 /// cancelled on the way. At least the last token is evaluated, for its logits.
 Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
                                     const GenerateOptions& generate, Timings& timings) {
-  if (Status status = CheckIds(prompt, /*held=*/0); !status.ok()) return status;
   const auto start = Clock::now();
   const auto kept = std::mismatch(prompt.begin(), prompt.end() - 1, tokens.begin(), tokens.end());
   std::int64_t done = kept.first - prompt.begin();
@@ -119,70 +119,126 @@ Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
   return done == total;
 }
 
-/// Draws and appends tokens until one of the reasons to stop.
-Status Session::Impl::Decode(const GenerateOptions& generate, Sampler& sampler,
-                             GenerateResult& result) {
-  const Tokenizer& tokenizer = model.tokenizer();
-  const auto ends = tokenizer.end_tokens();
-  // Rows of the embedding beyond the tokenizer's vocabulary are padding and never drawn.
-  const std::span<const float> choices(logits.data(),
-                                       static_cast<std::size_t>(tokenizer.vocab_size()));
-  TextStream text(tokenizer, generate);
-  const auto start = Clock::now();
-  for (;;) {
-    if (static_cast<std::int64_t>(result.ids.size()) == generate.max_tokens) break;
-    const Result<TokenId> id = sampler.Sample(choices, tokens);
-    if (!id.ok()) return id.status();
-    if (result.ids.empty())
-      result.timings.time_to_first_token_seconds =
-          result.timings.prefill_seconds + SecondsSince(start);
-    if (std::binary_search(ends.begin(), ends.end(), *id)) {
-      result.stop_reason = StopReason::kEndToken;
-      break;
-    }
-    result.ids.push_back(*id);
-    text.Push(*id);
-    if (text.stopped()) {
-      result.stop_reason = StopReason::kStopText;
-      break;
-    }
-    if (static_cast<std::int64_t>(result.ids.size()) == generate.max_tokens) break;
-    if (length() == options.context) {
-      result.stop_reason = StopReason::kContext;
-      break;
-    }
-    if (Cancelled(generate)) {
-      result.stop_reason = StopReason::kCancelled;
-      break;
-    }
-    if (Status status = AppendChunk({&*id, 1}, logits.data()); !status.ok()) return status;
-    ++result.timings.decode_tokens;
+struct Generation::Impl {
+  Impl(Session::Impl& owner, std::span<const TokenId> ids, const GenerateOptions& generate,
+       Sampler drawn)
+      : session(owner),
+        prompt(ids.begin(), ids.end()),
+        options(generate),
+        sampler(std::move(drawn)),
+        text(owner.model.tokenizer(), options, result.text) {}
+
+  Status EvaluatePrompt();
+  Status Draw();
+  void End(StopReason reason) {
+    result.stop_reason = reason;
+    ended = true;
   }
-  result.timings.decode_seconds = SecondsSince(start);
-  text.Finish();
-  result.text = text.Take();
+  std::int64_t count() const noexcept { return static_cast<std::int64_t>(result.ids.size()); }
+
+  Session::Impl& session;
+  std::vector<TokenId> prompt;
+  GenerateOptions options;
+  Sampler sampler;
+  GenerateResult result;
+  TextStream text;
+  bool prompt_done = false;
+  bool ended = false;
+};
+
+Status Generation::Impl::EvaluatePrompt() {
+  const Result<bool> ready = session.Prefill(prompt, options, result.timings);
+  if (!ready.ok()) return ready.status();
+  prompt_done = true;
+  if (!*ready) {
+    End(StopReason::kCancelled);
+    return {};
+  }
+  result.ids.reserve(static_cast<std::size_t>(
+      std::min(options.max_tokens, session.options.context - session.length() + 1)));
+  result.top_logits = BestLogits({session.logits.data(), static_cast<std::size_t>(session.vocab())},
+                                 options.top_logits);
+  if (options.max_tokens == 0) End(StopReason::kMaxTokens);
   return {};
 }
 
-Result<GenerateResult> Session::Generate(std::span<const TokenId> prompt,
-                                         const GenerateOptions& options) {
+/// Appends the token drawn before, if any, draws the next, and decides whether it was the last.
+Status Generation::Impl::Draw() {
+  const Tokenizer& tokenizer = session.model.tokenizer();
+  const auto start = Clock::now();
+  if (!result.ids.empty()) {
+    if (Status status = session.AppendChunk({&result.ids.back(), 1}, session.logits.data());
+        !status.ok())
+      return status;
+    ++result.timings.decode_tokens;
+  }
+  // Rows of the embedding beyond the tokenizer's vocabulary are padding and never drawn.
+  const std::span<const float> choices(session.logits.data(),
+                                       static_cast<std::size_t>(tokenizer.vocab_size()));
+  const Result<TokenId> id = sampler.Sample(choices, session.tokens);
+  if (!id.ok()) return id.status();
+  if (result.ids.empty())
+    result.timings.time_to_first_token_seconds =
+        result.timings.prefill_seconds + SecondsSince(start);
+  const auto ends = tokenizer.end_tokens();
+  if (std::binary_search(ends.begin(), ends.end(), *id)) {
+    End(StopReason::kEndToken);
+  } else {
+    result.ids.push_back(*id);
+    text.Push(*id);
+    if (text.stopped()) {
+      End(StopReason::kStopText);
+    } else if (count() == options.max_tokens) {
+      End(StopReason::kMaxTokens);
+    } else if (session.length() == session.options.context) {
+      End(StopReason::kContext);
+    } else if (Cancelled(options)) {
+      End(StopReason::kCancelled);
+    }
+  }
+  if (ended) text.Finish();
+  result.timings.decode_seconds += SecondsSince(start);
+  return {};
+}
+
+Generation::Generation(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Generation::Generation(Generation&&) noexcept = default;
+Generation& Generation::operator=(Generation&&) noexcept = default;
+Generation::~Generation() = default;
+
+Result<bool> Generation::Step() {
+  Impl& self = *impl_;
+  if (self.ended) return false;
+  Status status = self.prompt_done ? Status() : self.EvaluatePrompt();
+  if (status.ok() && !self.ended) status = self.Draw();
+  if (!status.ok()) {
+    self.ended = true;
+    return status;
+  }
+  return !self.ended;
+}
+
+const GenerateResult& Generation::result() const noexcept { return impl_->result; }
+
+Result<Generation> Session::Begin(std::span<const TokenId> prompt, const GenerateOptions& options) {
   if (Status status = Validate(options); !status.ok()) return status;
   Result<Sampler> sampler =
       Sampler::Create(options.sampling, impl_->model.tokenizer().vocab_size());
   if (!sampler.ok()) return sampler.status();
-  GenerateResult result;
-  const Result<bool> ready = impl_->Prefill(prompt, options, result.timings);
-  if (!ready.ok()) return ready.status();
-  if (!*ready) {
-    result.stop_reason = StopReason::kCancelled;
-    return result;
+  if (Status status = impl_->CheckIds(prompt, /*held=*/0); !status.ok()) return status;
+  return Generation(
+      std::make_unique<Generation::Impl>(*impl_, prompt, options, *std::move(sampler)));
+}
+
+Result<GenerateResult> Session::Generate(std::span<const TokenId> prompt,
+                                         const GenerateOptions& options) {
+  Result<Generation> generation = Begin(prompt, options);
+  if (!generation.ok()) return generation.status();
+  for (;;) {
+    const Result<bool> more = generation->Step();
+    if (!more.ok()) return more.status();
+    if (!*more) return std::move(generation->impl_->result);
   }
-  result.ids.reserve(static_cast<std::size_t>(
-      std::min(options.max_tokens, impl_->options.context - impl_->length() + 1)));
-  result.top_logits = BestLogits({impl_->logits.data(), static_cast<std::size_t>(impl_->vocab())},
-                                 options.top_logits);
-  if (Status status = impl_->Decode(options, *sampler, result); !status.ok()) return status;
-  return result;
 }
 
 }  // namespace manyhead

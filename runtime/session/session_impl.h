@@ -33,7 +33,6 @@ struct Session::Impl {
   Status Truncate(std::int64_t length);
   Result<bool> Prefill(std::span<const TokenId> prompt, const GenerateOptions& generate,
                        Timings& timings);
-  Status Decode(const GenerateOptions& generate, Sampler& sampler, GenerateResult& result);
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
   void ScoreRows(std::span<const TokenId> targets, double* nll) noexcept;
 };

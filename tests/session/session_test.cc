@@ -290,6 +290,54 @@ TEST_F(SessionTest, GenerateIsAppendAndArgmax) {
   EXPECT_EQ(result->timings.prefill_tokens, 10);
 }
 
+TEST_F(SessionTest, StepsMakeTheTextOfGenerateOneTokenAtATime) {
+  GenerateOptions options;
+  options.max_tokens = 12;
+  options.sampling.temperature = 1;
+  options.sampling.seed = 3;
+  Session whole = Make();
+  const auto expected = whole.Generate(Ids(10), options);
+  ASSERT_TRUE(expected.ok());
+
+  Session session = Make();
+  std::string streamed;
+  options.on_text = [&](std::string_view piece) { streamed += piece; };
+  auto generation = session.Begin(Ids(10), options);
+  ASSERT_TRUE(generation.ok()) << generation.status().message();
+  EXPECT_EQ(session.length(), 0) << "nothing is evaluated before the first step";
+  std::size_t steps = 0;
+  for (bool more = true; more;) {
+    const auto step = generation->Step();
+    ASSERT_TRUE(step.ok()) << step.status().message();
+    more = *step;
+    ++steps;
+    EXPECT_EQ(generation->result().ids.size(), steps);
+    EXPECT_EQ(generation->result().text, streamed);
+  }
+  EXPECT_EQ(generation->result().ids, expected->ids);
+  EXPECT_EQ(streamed, expected->text);
+  EXPECT_EQ(generation->result().stop_reason, StopReason::kMaxTokens);
+  EXPECT_EQ(session.length(), whole.length());
+  const auto after = generation->Step();
+  ASSERT_TRUE(after.ok());
+  EXPECT_FALSE(*after);
+  EXPECT_EQ(generation->result().ids.size(), 12U);
+}
+
+TEST_F(SessionTest, AGenerationThatIsDroppedLeavesAUsableSession) {
+  GenerateOptions options;
+  options.max_tokens = 12;
+  Session session = Make();
+  {
+    auto generation = session.Begin(Ids(10), options);
+    ASSERT_TRUE(generation->Step().ok());
+    ASSERT_TRUE(generation->Step().ok());
+  }
+  const auto result = session.Generate(Ids(10), options);
+  Session cold = Make();
+  EXPECT_EQ(result->ids, cold.Generate(Ids(10), options)->ids);
+}
+
 TEST_F(SessionTest, GenerationStopsForEachReason) {
   Session session = Make();
   GenerateOptions options;
