@@ -1,0 +1,99 @@
+"""Arrays as the library takes them: without a copy wherever dtype and strides allow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+#: Any array of float32, float16 or bfloat16.
+FloatArray = NDArray[Any]
+
+_BFLOAT16 = "bfloat16"  # a dtype of the package ml_dtypes, which nobody needs to have
+
+
+def is_bfloat16(array: NDArray[Any]) -> bool:
+    return array.dtype.name == _BFLOAT16
+
+
+def _usable(array: NDArray[Any]) -> bool:
+    """Whether the library can read the array where it lies: the last dimension dense, the rest free."""
+    size = array.dtype.itemsize
+    return (array.flags.aligned and array.dtype.isnative
+            and (array.ndim == 0 or array.shape[-1] <= 1 or array.strides[-1] == size)
+            and all(stride % size == 0 for stride in array.strides))
+
+
+def floats(value: ArrayLike, name: str, ndim: Sequence[int]) -> FloatArray:
+    """`value` as an array of one of the three types, copied only where its layout cannot be read."""
+    array = np.asarray(value)
+    if array.dtype.type not in (np.float32, np.float16) and not is_bfloat16(array):
+        raise ValueError(f"{name} has dtype {array.dtype}; expected float32, float16 or bfloat16")
+    if array.ndim not in ndim:
+        raise ValueError(f"{name} has {array.ndim} dimensions; expected "
+                         + " or ".join(str(rank) for rank in ndim))
+    if not _usable(array):
+        array = np.array(array, dtype=array.dtype.newbyteorder("="), order="C", copy=True)
+    return array
+
+
+def bits(array: FloatArray) -> NDArray[Any]:
+    """bfloat16 as uint16, which is how it passes into the extension; others as they are."""
+    return array.view(np.uint16) if is_bfloat16(array) else array
+
+
+def single(array: FloatArray) -> NDArray[np.float32]:
+    return array.astype(np.float32, copy=False)
+
+
+def vector(value: ArrayLike | None, name: str) -> list[float]:
+    """[H] numbers as a list; empty for None."""
+    if value is None:
+        return []
+    array = np.asarray(value)
+    if array.ndim != 1 or array.dtype.kind not in "fiu" and not is_bfloat16(array):
+        raise ValueError(f"{name} has shape {list(array.shape)} and dtype {array.dtype}; "
+                         "expected [H] numbers")
+    return [float(number) for number in array]
+
+
+def integers(value: ArrayLike | None, name: str, size: int) -> NDArray[np.int64] | None:
+    """An int or [size] ints as an array of its own."""
+    if value is None:
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" and array.size > 0:
+        raise ValueError(f"{name} has dtype {array.dtype}; expected integers")
+    if array.ndim > 0 and array.shape != (size,):
+        raise ValueError(f"{name} has shape {list(array.shape)}; expected [B] = [{size}]")
+    return np.array(np.broadcast_to(array, (size,)), dtype=np.int64)
+
+
+def logits(value: ArrayLike | None, name: str, shape: tuple[int, ...],
+           dtype: type[np.generic]) -> NDArray[Any] | None:
+    """A bias or mask broadcast to `shape`: only the last dimension is ever written out."""
+    if value is None:
+        return None
+    array = np.asarray(value)
+    is_mask = dtype is np.uint8
+    if is_mask and array.dtype != np.bool_:
+        raise ValueError(f"{name} has dtype {array.dtype}; expected bool (numbers to add go into bias)")
+    if not is_mask and array.dtype.kind != "f" and not is_bfloat16(array):
+        raise ValueError(f"{name} has dtype {array.dtype}; expected floating-point numbers")
+    if is_mask:
+        array = array.view(np.uint8)
+    elif array.dtype != np.float32:
+        with np.errstate(over="ignore"):  # a float64 mask of -1e300 is -inf
+            array = array.astype(np.float32)
+    try:
+        np.broadcast_shapes(array.shape, shape)
+        if array.ndim == 0 or array.shape[-1] != shape[-1]:
+            array = np.broadcast_to(array, (*array.shape[:-1], shape[-1]))
+        if not _usable(array):
+            array = np.ascontiguousarray(array)
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        raise ValueError(f"{name} has shape {list(np.asarray(value).shape)}, which does not broadcast "
+                         f"to [B, H, T, S] = {list(shape)}") from None

@@ -1,0 +1,179 @@
+"""Keys and values of many sequences in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import _core
+from ._arrays import floats, single
+from ._plan import AttentionPlan, KvTypeName, Result
+
+#: (num_kv_heads, head_dim) or (num_kv_heads, head_dim, head_dim_v) of a layer.
+LayerShape = tuple[int, int] | tuple[int, int, int]
+
+
+def _shapes(layers: Sequence[LayerShape]) -> list[tuple[int, int, int]]:
+    shapes = []
+    for index, layer in enumerate(layers):
+        if len(layer) not in (2, 3):
+            raise ValueError(f"layers[{index}] has {len(layer)} entries; expected (num_kv_heads, "
+                             "head_dim) or (num_kv_heads, head_dim, head_dim_v)")
+        shapes.append((layer[0], layer[1], layer[2] if len(layer) == 3 else 0))
+    return shapes
+
+
+def kv_capacity_bytes(layers: Sequence[LayerShape], *, sequences: int, tokens: int,
+                      k_type: KvTypeName = "f16", v_type: KvTypeName = "f16",
+                      page_size: int = 0) -> int:
+    """The least capacity_bytes of a KvCache that holds `sequences` sequences of `tokens` tokens each."""
+    return _core.kv_capacity_bytes(layers=_shapes(layers), k_type=k_type, v_type=v_type,
+                                   page_size=page_size, sequences=sequences, tokens=tokens)
+
+
+def _rows(value: ArrayLike, name: str) -> NDArray[np.float32]:
+    """[K, n, D] as [n, K, D] with dense heads: without a copy where it lies like that."""
+    rows = single(floats(value, name, (3,))).transpose(1, 0, 2)
+    row_bytes = rows.shape[1] * rows.shape[2] * rows.itemsize
+    dense = rows.strides[2] == rows.itemsize and rows.strides[1] == rows.shape[2] * rows.itemsize
+    return rows if dense and rows.strides[0] >= row_bytes else np.ascontiguousarray(rows)
+
+
+class KvCache:
+    """Keys and values of many sequences, in pages that each belong to one sequence, layer and KV head.
+
+    A step appends n tokens: ``reserve`` room for them on every layer, which is all that can run out of
+    pages, then ``write`` each layer's rows; ``attend`` lets queries see them. After an error the cache
+    is as it was. Pages that ``truncate`` and ``free_sequence`` give back leave the process's memory.
+
+    Args:
+        layers: (num_kv_heads, head_dim) or (num_kv_heads, head_dim, head_dim_v) of each layer.
+        max_tokens: most tokens of one sequence.
+        capacity_bytes: hard cap on the bytes of all pages; None gives room for one sequence of
+            max_tokens (see ``kv_capacity_bytes``). Only pages in use take memory.
+        k_type, v_type: how keys and values are stored: f32, f16, bf16, int8 or int4.
+        page_size: tokens of a page, a multiple of 16; 0 selects the library's default.
+        isa: as in ``manyhead.attention``.
+
+    Raises ValueError for a bad argument, UnsupportedError for an instruction set this CPU lacks.
+    Python threads may share a cache.
+    """
+
+    def __init__(self, layers: Sequence[LayerShape], *, max_tokens: int,
+                 capacity_bytes: int | None = None, k_type: KvTypeName = "f16",
+                 v_type: KvTypeName = "f16", page_size: int = 0, isa: str | None = None) -> None:
+        if capacity_bytes is None:
+            capacity_bytes = kv_capacity_bytes(layers, sequences=1, tokens=max_tokens, k_type=k_type,
+                                               v_type=v_type, page_size=page_size)
+        self._core = _core.KvCache(layers=_shapes(layers), k_type=k_type, v_type=v_type,
+                                   page_size=page_size, capacity_bytes=capacity_bytes,
+                                   max_tokens=max_tokens, isa=isa)
+
+    def create_sequence(self) -> int:
+        """The id of a new, empty sequence."""
+        return self._core.create_sequence()
+
+    def free_sequence(self, sequence: int) -> None:
+        """Gives back every page of `sequence`; its id is invalid from then on."""
+        self._core.free_sequence(sequence)
+
+    def reserve(self, sequence: int, count: int) -> None:
+        """Grows `sequence` by `count` tokens on every layer, whose rows are then to be written.
+
+        Raises OutOfPagesError when the pool or max_tokens does not suffice; nothing has changed then.
+        """
+        self._core.reserve(sequence, count)
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Drops every token from position `length` on."""
+        self._core.truncate(sequence, length)
+
+    def write(self, sequence: int, layer: int, k: ArrayLike, v: ArrayLike, *,
+              position: int | None = None) -> None:
+        """Stores reserved rows of one layer: k ``[K, n, D]``, v ``[K, n, Dv]``, any float type.
+
+        They are the rows from `position` on; None stands for the last n of the sequence.
+        """
+        keys, values = _rows(k, "k"), _rows(v, "v")
+        if position is None:
+            position = self.length(sequence) - keys.shape[0]
+        self._core.write(sequence, layer, position, keys, values)
+
+    def read(self, sequence: int, layer: int, start: int = 0,
+             stop: int | None = None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The stored rows [start, stop) of one layer as float32: k ``[K, n, D]``, v ``[K, n, Dv]``."""
+        num_kv_heads, head_dim, head_dim_v = self._core.layer_shape(layer)
+        count = max(0, (self.length(sequence) if stop is None else stop) - start)
+        k = np.empty((num_kv_heads, count, head_dim), np.float32)
+        v = np.empty((num_kv_heads, count, head_dim_v), np.float32)
+        self._core.read(sequence, layer, start, k, v)
+        return k, v
+
+    def attend(self, sequences: int | Sequence[int], layer: int, q: ArrayLike, *,
+               qo_indptr: ArrayLike | None = None, bias: ArrayLike | None = None,
+               mask: ArrayLike | None = None, return_lse: bool = False, **options: Any) -> Result:
+        """Attention of the last tokens of `sequences` over one layer.
+
+        Args:
+            sequences: one id, or the ids of a batch.
+            q: ``[H, T, D]``, the last T tokens of one sequence; ``[B, H, T, D]``, the last T of each;
+                or with qo_indptr ``[H, T, D]``, the queries of all sequences one after the other.
+            qo_indptr: ``[B + 1]`` prefix sums of each sequence's queries, the first 0, the last T.
+            bias, mask: broadcastable to ``[B, H, T, S]``, T and S those of the longest.
+            return_lse: also return the natural log of each softmax denominator.
+            **options: causal, scale, softcap, window, alibi_slopes, sinks, num_sink_tokens, threads,
+                isa and strict as in ``manyhead.attention`` and AttentionPlan. An engine makes an
+                AttentionPlan once instead, and calls its ``attend``.
+
+        Returns the result ``[H, T, Dv]`` or ``[B, H, T, Dv]`` in q's type, with return_lse also the
+        float32 ``[H, T]`` or ``[B, H, T]``.
+        """
+        q = floats(q, "q", (3, 4))
+        num_kv_heads, head_dim, head_dim_v = self._core.layer_shape(layer)
+        queries = q.shape[-2] * (q.shape[0] if q.ndim == 4 else 1)
+        plan = AttentionPlan(num_heads=q.shape[-3], num_kv_heads=num_kv_heads, head_dim=head_dim,
+                             head_dim_v=head_dim_v, max_q_len=max(1, queries),
+                             max_kv_len=self.max_tokens, **options)
+        return plan.attend(self, layer, sequences, q, qo_indptr=qo_indptr, bias=bias, mask=mask,
+                           return_lse=return_lse)
+
+    def length(self, sequence: int) -> int:
+        """Tokens of `sequence`."""
+        tokens = self._core.length(sequence)
+        if tokens < 0:
+            raise ValueError(f"KvCache: sequence = {sequence} is not a live sequence")
+        return tokens
+
+    def usage(self, sequence: int | None = None) -> _core.KvUsage:
+        """Bytes of pages held, by all sequences or by one: used_bytes, head_bytes, capacity_bytes."""
+        return self._core.usage(sequence)
+
+    @property
+    def num_layers(self) -> int:
+        return self._core.num_layers
+
+    @property
+    def k_type(self) -> str:
+        return self._core.k_type
+
+    @property
+    def v_type(self) -> str:
+        return self._core.v_type
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self._core.page_size
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of one sequence."""
+        return self._core.max_tokens
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes one token takes over all layers and heads."""
+        return self._core.bytes_per_token

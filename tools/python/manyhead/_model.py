@@ -1,0 +1,182 @@
+"""Decoder models: tokenizer, logits, generation."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import _core
+from ._plan import KvTypeName
+
+Text = str | bytes
+
+
+def _bytes(text: Text) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+def _ids(ids: ArrayLike) -> NDArray[np.int32]:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
+        raise ValueError(f"ids has shape {list(array.shape)} and dtype {array.dtype}; expected [n] "
+                         "integers")
+    outside = array[(array < 0) | (array > np.iinfo(np.int32).max)]
+    if outside.size > 0:
+        raise ValueError(f"ids has {outside[0]}; expected 0 to {np.iinfo(np.int32).max}")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+class Generation(Iterator[str]):
+    """A text in the making, from ``Model.generate``: an iterator over its pieces of whole characters.
+
+    Every piece is made when it is asked for. ``close``, or leaving a ``with`` block, ends it early and
+    gives its memory back. ``ids``, ``text``, ``stop_reason`` and ``timings`` tell of what there is so
+    far. Other Python threads run while a piece is made; Ctrl-C is heard between the chunks of a long
+    prompt.
+    """
+
+    def __init__(self, stream: _core.TextStream, seed: int) -> None:
+        self._stream = stream
+        #: What the random draws began with.
+        self.seed = seed
+        # A session has threads of its own, which must not outlive the interpreter.
+        self._finalizer = weakref.finalize(self, stream.close)
+
+    def __next__(self) -> str:
+        piece = self._stream.next()
+        if piece is None:
+            raise StopIteration
+        return piece.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Ends the text here."""
+        self._finalizer()
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def ids(self) -> list[int]:
+        """Tokens drawn so far, without the end token."""
+        return self._stream.ids()
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return self._stream.text().decode("utf-8", "replace")
+
+    @property
+    def stop_reason(self) -> str | None:
+        """'length', 'eos', 'stop', 'context' or 'cancelled'; None while the text goes on."""
+        return None if self._stream.active() else self._stream.stop_reason()
+
+    @property
+    def timings(self) -> _core.Timings:
+        return self._stream.timings()
+
+
+class Model:
+    """A decoder model's weights, mapped from its file, with its tokenizer. Immutable; threads share it.
+
+    Attributes:
+        architecture, name, path: of the file.
+        vocab_size, d_model, context_length, num_parameters, weight_bytes: sizes.
+        layers: one LayerConfig per layer: num_heads, num_kv_heads, head_dim, window, ...
+    """
+
+    def __init__(self, core: _core.Model) -> None:
+        self._core = core
+        self.architecture: str = core.architecture
+        self.name: str = core.name.decode("utf-8", "replace")
+        self.path: str = os.fsdecode(core.path)
+        self.vocab_size: int = core.vocab_size
+        self.d_model: int = core.d_model
+        self.context_length: int = core.context_length
+        self.num_parameters: int = core.num_parameters
+        self.weight_bytes: int = core.weight_bytes
+        self.layers: list[_core.LayerConfig] = core.layers
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Model:
+        """The model in a GGUF file. Raises FileError (an OSError and a ValueError) for a bad file, or
+        UnsupportedError for a kind of model this library does not know."""
+        return cls(_core.Model.load(os.fsencode(path)))
+
+    def __repr__(self) -> str:
+        return (f"<manyhead.Model {self.architecture} {self.num_parameters / 1e6:.0f}M "
+                f"{self._core.weight_type} '{self.path}'>")
+
+    def tokenize(self, text: Text, *, add_special: bool = True,
+                 parse_special: bool = False) -> list[int]:
+        """The token ids of a text.
+
+        Args:
+            add_special: begin and end tokens as the model asks for.
+            parse_special: read control tokens such as ``<|im_start|>`` in the text as tokens.
+        """
+        return self._core.tokenize(_bytes(text), add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: ArrayLike, *, special: bool = False) -> str:
+        """The text of ids ``[n]``, control tokens only with `special`; bytes that are no UTF-8 read
+        U+FFFD."""
+        return self._core.detokenize(_ids(ids), special=special).decode("utf-8", "replace")
+
+    def logits(self, ids: ArrayLike, **session: Any) -> NDArray[np.float32]:
+        """The logits ``[vocab_size]`` after the last of ids ``[n]``; n is at least 1.
+
+        Args:
+            **session: as in ``generate``; `context` is n where it is not given.
+        """
+        array = _ids(ids)
+        out = np.empty(self.vocab_size, np.float32)
+        session.setdefault("context", max(1, len(array)))
+        self._core.logits(array, _session_options(**session), out)
+        return out
+
+    def generate(self, prompt: Text | Sequence[int] | NDArray[Any], *, max_tokens: int = 128,
+                 temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
+                 repeat_penalty: float = 1.0, repeat_last_n: int = 64, seed: int | None = None,
+                 stop: Text | Sequence[Text] = (), parse_special: bool = False,
+                 **session: Any) -> Generation:
+        """Continues a prompt: an iterator over pieces of text, each made when it is asked for.
+
+        Args:
+            prompt: text, or token ids ``[n]`` as they are.
+            temperature: 0 always takes the best token, the lowest id among equals.
+            top_k, top_p, min_p, repeat_penalty, repeat_last_n: filters; the defaults switch them off.
+            seed: of the random draws; None draws one, which ``Generation.seed`` tells.
+            stop: strings that end the text, which stops before them.
+            parse_special: read control tokens in a prompt of text as tokens.
+            **session: context (most tokens held; 0 selects the smaller of the model's and 8192),
+                k_type and v_type (how keys and values are stored), math ('fast': int8 activations
+                where weights are low-bit and rows few; 'exact'), threads, isa, chunk (most tokens of
+                one prefill step).
+        """
+        if isinstance(prompt, (str, bytes)):
+            prompt = self.tokenize(prompt, parse_special=parse_special)
+        stops = [stop] if isinstance(stop, (str, bytes)) else stop
+        seed = secrets.randbits(64) if seed is None else seed
+        options = _core.GenerateOptions(
+            max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+            repeat_penalty=repeat_penalty, repeat_last_n=repeat_last_n, seed=seed,
+            stop=[_bytes(text) for text in stops])
+        stream = _core.TextStream(self._core, _ids(prompt), _session_options(**session), options)
+        return Generation(stream, seed)
+
+
+def _session_options(*, context: int = 0, k_type: KvTypeName = "f16", v_type: KvTypeName = "f16",
+                     math: Literal["fast", "exact"] = "fast", threads: int = 0,
+                     isa: str | None = None, chunk: int = 512) -> _core.SessionOptions:
+    return _core.SessionOptions(context=context, k_type=k_type, v_type=v_type, math=math,
+                                threads=threads, isa=isa, chunk=chunk)

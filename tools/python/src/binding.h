@@ -1,0 +1,72 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "manyhead/isa.h"
+#include "manyhead/status.h"
+#include "manyhead/types.h"
+
+/// What the files of the extension module share. They wrap the C++ API one to one, check the shapes
+/// of arrays, and release Python's lock while the library works; the package's Python files bring
+/// arrays into these shapes.
+
+namespace manyhead::python {
+
+namespace nb = nanobind;
+
+/// Arrays whose strides are free, f32, f16 or (bf16) uint16.
+template <int kRank>
+using StridedArray = nb::ndarray<nb::ro, nb::ndim<kRank>, nb::device::cpu>;
+/// Row-major arrays of one type; const T is read only.
+template <class T, int kRank>
+using DenseArray = nb::ndarray<T, nb::ndim<kRank>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using OptionalLogits = std::optional<nb::ndarray<const T, nb::ndim<4>, nb::device::cpu>>;
+
+/// Throws the exception of manyhead._errors that stands for `status`, which is not ok.
+[[noreturn]] void Raise(const Status& status);
+void Check(const Status& status);
+
+template <class T>
+T Take(Result<T> result) {
+  Check(result.status());
+  return std::move(*result);
+}
+
+/// What `function` returns, called without Python's lock.
+template <class Function>
+auto WithoutGil(Function&& function) {
+  nb::gil_scoped_release release;
+  return std::forward<Function>(function)();
+}
+
+/// Raises ValueError for a name the library does not know.
+KvType ParseKvTypeOrRaise(const std::string& name);
+std::optional<Isa> ParseIsaOrRaise(const std::optional<std::string>& name);
+
+/// The type an array's elements stand for: uint16 is how bfloat16 comes in.
+KvType TypeOf(nb::dlpack::dtype dtype, const char* name);
+
+using Shape = std::initializer_list<std::int64_t>;
+/// Raises ValueError naming both shapes when they differ. `letters` is the expected shape in the
+/// letters of the documentation.
+void CheckShape(std::span<const std::int64_t> shape, const char* name, const char* letters,
+                Shape expected);
+template <class Array>
+void CheckShape(const Array& array, const char* name, const char* letters, Shape expected) {
+  CheckShape(std::span(array.shape_ptr(), array.ndim()), name, letters, expected);
+}
+
+void BindAttention(nb::module_& module);
+void BindKvCache(nb::module_& module);
+void BindModel(nb::module_& module);
+
+}  // namespace manyhead::python
