@@ -6,6 +6,7 @@
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
+#include "manyhead/multi_head_attention.h"
 #include "manyhead/rope.h"
 #include "manyhead/sampling.h"
 #include "manyhead/session.h"

@@ -41,9 +41,13 @@ const LinearTypeKernels& KernelsOf(Isa isa, WeightType type) noexcept {
   return KernelsFor(isa).linear->types[static_cast<int>(type)];
 }
 
-std::int64_t RowBytes(const WeightView& weight) noexcept {
-  const WeightBlock block = WeightBlockOf(weight.type);
-  return weight.cols / block.elements * block.bytes;
+std::int64_t BytesOf(WeightType type, std::int64_t elements) noexcept {
+  const WeightBlock block = WeightBlockOf(type);
+  return elements / block.elements * block.bytes;
+}
+
+std::int64_t StrideBytes(const WeightView& weight) noexcept {
+  return weight.stride_bytes != 0 ? weight.stride_bytes : WeightRowBytes(weight);
 }
 
 /// Hands out aligned pieces of a block of memory; with a null base it only counts.
@@ -219,14 +223,15 @@ void RunMatvec(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
   const ThreadBuffers buffers = impl.Buffers(worker.index());
   if (fast) Quantize(impl, in, outputs, buffers);
   const auto rows_of = [](const WeightView& weight) {
-    return std::max(std::int64_t{2}, kItemBytes / RowBytes(weight) / 2 * 2);  // kernels take pairs
+    return std::max(std::int64_t{2},
+                    kItemBytes / WeightRowBytes(weight) / 2 * 2);  // kernels take pairs
   };
   worker.ForEach(CountItems(outputs, rows_of), [&](std::int64_t i) {
     const RowRange range = FindItem(outputs, i, rows_of);
     const LinearOutput& output = *range.output;
     const WeightView& weight = *output.weight;
     const LinearTypeKernels& kernels = KernelsOf(impl.limits.isa, weight.type);
-    const std::int64_t row_bytes = RowBytes(weight);
+    const std::int64_t row_bytes = StrideBytes(weight);
     const MatvecTask task = {
         .weights = weight.data + range.first * row_bytes,
         .row_bytes = row_bytes,
@@ -252,13 +257,12 @@ struct Panel {
 Panel WidenPanel(Isa isa, const RowRange& range, std::int64_t c0, std::int64_t count,
                  float* buffer) noexcept {
   const WeightView& weight = *range.output->weight;
-  const WeightBlock block = WeightBlockOf(weight.type);
-  const std::int64_t row_bytes = RowBytes(weight);
-  const std::byte* first =
-      weight.data + range.first * row_bytes + c0 / block.elements * block.bytes;
+  const std::int64_t row_bytes = StrideBytes(weight);
+  const std::byte* first = weight.data + range.first * row_bytes + BytesOf(weight.type, c0);
   if (weight.type == WeightType::kF32 &&
       reinterpret_cast<std::uintptr_t>(first) % alignof(float) == 0)
-    return {reinterpret_cast<const float*>(first), weight.cols};
+    return {reinterpret_cast<const float*>(first),
+            row_bytes / static_cast<std::int64_t>(sizeof(float))};
   const auto widen = KernelsOf(isa, weight.type).widen;
   for (std::int64_t r = 0; r < range.count; ++r)
     widen(first + r * row_bytes, count, buffer + r * count);
@@ -340,7 +344,26 @@ void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::
 }
 
 void DequantizeRow(const WeightView& weight, Isa isa, std::int64_t row, float* out) noexcept {
-  KernelsOf(isa, weight.type).widen(weight.data + row * RowBytes(weight), weight.cols, out);
+  KernelsOf(isa, weight.type).widen(weight.data + row * StrideBytes(weight), weight.cols, out);
+}
+
+std::int64_t WeightRowBytes(const WeightView& weight) noexcept {
+  return BytesOf(weight.type, weight.cols);
+}
+
+WeightView WeightRows(const WeightView& weight, std::int64_t first, std::int64_t rows) noexcept {
+  WeightView view = weight;
+  view.data += first * StrideBytes(weight);
+  view.rows = rows;
+  return view;
+}
+
+WeightView WeightColumns(const WeightView& weight, std::int64_t first, std::int64_t cols) noexcept {
+  WeightView view = weight;
+  view.data += BytesOf(weight.type, first);
+  view.cols = cols;
+  view.stride_bytes = StrideBytes(weight);
+  return view;
 }
 
 const char* LinearPathName(WeightType type, Isa isa, MathMode math, std::int64_t M) noexcept {

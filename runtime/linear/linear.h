@@ -13,13 +13,21 @@
 namespace manyhead {
 
 /// A weight matrix as a file stores it: `rows` outputs of `cols` inputs each, rows dense in blocks
-/// of `type`.
+/// of `type`; or some whole blocks of each row of a wider one.
 struct WeightView {
   WeightType type = WeightType::kF32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;  ///< a multiple of the type's block
   const std::byte* data = nullptr;
+  std::int64_t stride_bytes = 0;  ///< from row to row; 0 = dense
 };
+
+/// Bytes of the blocks of one row.
+std::int64_t WeightRowBytes(const WeightView& weight) noexcept;
+/// Rows [first, first + rows) of `weight`.
+WeightView WeightRows(const WeightView& weight, std::int64_t first, std::int64_t rows) noexcept;
+/// Columns [first, first + cols) of `weight`, both multiples of its type's block.
+WeightView WeightColumns(const WeightView& weight, std::int64_t first, std::int64_t cols) noexcept;
 
 /// One product of a RunLinear call: y[m, r] = sum_c x[m, c] * weight[r, c] + bias[r].
 struct LinearOutput {

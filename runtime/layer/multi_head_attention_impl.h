@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/vector_kernels.h"
+#include "manyhead/multi_head_attention.h"
+#include "runtime/linear/linear.h"
+#include "runtime/platform/aligned_buffer.h"
+#include "runtime/platform/team.h"
+
+namespace manyhead {
+
+/// The layer without its checks of arguments.
+struct MultiHeadAttention::Impl {
+ public:
+  /// One call's tokens, and where their keys and values come from.
+  struct Call {
+    std::int64_t q_len = 0;
+    std::int64_t kv_len = 0;
+    std::int64_t position = 0;  ///< of the first query
+    const float* x = nullptr;
+    const float* memory = nullptr;  ///< cross attention; null: that of an earlier call
+    float* out = nullptr;
+    ForwardOptions options;
+    KvCache* cache = nullptr;  ///< where keys and values are kept; null: only for this call
+    std::int64_t layer = 0;
+    SequenceId sequence{};
+  };
+
+  /// `params` are resolved and checked, `weights` of the right sizes.
+  static Result<std::unique_ptr<Impl>> Create(const MultiHeadAttentionParams& params,
+                                              const MultiHeadAttentionWeights& weights);
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Status Run(const Call& call) noexcept;
+
+  const MultiHeadAttentionParams& params() const noexcept { return params_; }
+  bool is_cross() const noexcept { return params_.memory_dim > 0; }
+  std::int64_t scratch_bytes() const noexcept;
+
+  std::optional<KvCache> own_cache;
+  SequenceId own_sequence{};
+  std::int64_t memory_len = -1;  ///< tokens of the memory that is kept; -1: none yet
+
+ private:
+  struct Projection {
+    AlignedBuffer<std::byte> copy;
+    WeightView weight;
+    std::vector<float> bias;
+
+    Projection(const ProjectionWeights& weights, std::int64_t rows, std::int64_t cols, bool copied);
+    /// The bias of output `row` on, or null.
+    const float* BiasFrom(std::int64_t row) const noexcept {
+      return bias.empty() ? nullptr : bias.data() + row;
+    }
+  };
+  /// Rows of activations.
+  struct Rows {
+    const float* data;
+    std::int64_t stride;
+    std::int64_t count;
+  };
+
+  Impl(const MultiHeadAttentionParams& params, const MultiHeadAttentionWeights& weights);
+  Status CreateRope();
+  Status CreatePlans();
+  Status CreateLinear();
+  Status CreateOwnCache();
+  void AllocateBuffers();
+
+  MathMode MathOf(const Call& call) const noexcept;
+  Status RunParallel(const Call& call) noexcept;
+  Status AttendAllHeads(const Call& call) noexcept;
+  Status RunSequential(const Call& call) noexcept;
+  Status RunHead(const Call& call, std::int64_t head) noexcept;
+  void ProjectInputs(Worker& worker, const Call& call) noexcept;
+  void ProjectKeysByHead(Worker& worker, const Call& call) noexcept;
+  void ProjectQueryHead(Worker& worker, const Call& call, std::int64_t head) noexcept;
+  void RotateKeys(Worker& worker, const Call& call) noexcept;
+  void RotateQueries(Worker& worker, const Call& call, std::int64_t heads) noexcept;
+  void WriteCache(Worker& worker, const Call& call) noexcept;
+  void GatherKvHead(Worker& worker, const Call& call, std::int64_t kv_head) noexcept;
+  void ProjectOutput(Worker& worker, const Call& call) noexcept;
+  void ProjectTerm(Worker& worker, const Call& call, std::int64_t head, const Rows& rows,
+                   float* term) noexcept;
+  void AddTerm(Worker& worker, const Call& call, std::int64_t head, const float* term) noexcept;
+  Rows KvSource(const Call& call) const noexcept;
+  std::int64_t PaddedColumns(std::int64_t head, std::int64_t* first) const noexcept;
+
+  MultiHeadAttentionParams params_;
+  const kernels::VectorKernels* kernels_;
+  Projection query_weights_, key_weights_, value_weights_, output_weights_;
+  std::optional<Rope> rope_;
+  std::vector<AttentionPlan> plans_;  // one, or under `sequential` one a head if they differ
+  std::optional<LinearWorkspace> linear_;
+
+  // T = max_q_len, S = max_kv_len.
+  AlignedBuffer<float> query_;                  // [T, H*D]; sequential [T, D]
+  AlignedBuffer<float> key_;                    // [T, K*D]; cross [S, K*D]
+  AlignedBuffer<float> value_;                  // likewise of Dv
+  AlignedBuffer<float> attended_;               // [T, H*Dv]; sequential [T, Dv]
+  AlignedBuffer<float> head_key_, head_value_;  // sequential: [S, D], [S, Dv]
+  AlignedBuffer<float> term_;                   // sequential: [T, d_model]
+  AlignedBuffer<float> padded_;         // [T, columns] where a head is not whole blocks of W_o
+  AlignedBuffer<float> cosine_, sine_;  // [T, rotary_dim / 2]
+};
+
+}  // namespace manyhead
