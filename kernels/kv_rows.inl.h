@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/kv_layout.h"
+#include "kernels/kv_quant.inl.h"
 #include "kernels/simd.inl.h"
 #include "kernels/transpose.inl.h"
 
@@ -36,92 +37,122 @@ void ScatterRow(const float* from, std::int64_t n, T* lane) {
   }
 }
 
+/// Keys of the tokens [lane, lane + count) of a tile.
 template <class T>
-void StoreK(std::int64_t d, std::byte* page, std::int64_t first, std::int64_t count, const float* k,
-            std::int64_t k_stride) {
-  for (std::int64_t i = 0; i < count;) {
-    const std::int64_t token = first + i, lane = token % kKvTile;
-    T* tile = reinterpret_cast<T*>(page) + (token - lane) * d;
-    if (lane == 0 && count - i >= kKvTile) {
-      StoreTile(TileRows<float>(k + i * k_stride, k_stride, kKvTile), d, tile);
-      i += kKvTile;
-    } else {
-      ScatterRow(k + i * k_stride, d, tile + lane);
-      ++i;
-    }
+void StoreKeys(const KvPageLayout& layout, std::byte* tile, std::int64_t lane, std::int64_t count,
+               const float* k, std::int64_t stride) {
+  T* to = reinterpret_cast<T*>(tile);
+  if (count == kKvTile) {
+    StoreTile(TileRows<float>(k, stride, kKvTile), layout.head_dim, to);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i)
+      ScatterRow(k + i * stride, layout.head_dim, to + lane + i);
   }
 }
 
+inline void StoreTileKeys(const KvPageLayout& layout, std::byte* tile, std::int64_t lane,
+                          std::int64_t count, const float* k, std::int64_t stride) {
+  switch (layout.k_type) {
+    case KvType::kF32:
+      return StoreKeys<float>(layout, tile, lane, count, k, stride);
+    case KvType::kF16:
+      return StoreKeys<F16>(layout, tile, lane, count, k, stride);
+    case KvType::kBf16:
+      return StoreKeys<Bf16>(layout, tile, lane, count, k, stride);
+    case KvType::kInt8:
+      return StoreInt8Keys(layout, tile, lane, count, k, stride);
+    case KvType::kInt4:
+      return StoreInt4Keys(layout, tile, lane, count, k, stride);
+  }
+}
+
+/// The value of one token of a tile.
 template <class T>
-void StoreV(const KvPageLayout& layout, std::byte* page, std::int64_t first, std::int64_t count,
-            const float* v, std::int64_t v_stride) {
-  T* rows = reinterpret_cast<T*>(page + layout.v_offset_bytes) + first * layout.v_row;
-  for (std::int64_t i = 0; i < count; ++i)
-    NarrowRow(v + i * v_stride, layout.head_dim_v, rows + i * layout.v_row);
+void StoreValue(const KvPageLayout& layout, std::byte* tile, std::int64_t lane, const float* v) {
+  NarrowRow(v, layout.head_dim_v, reinterpret_cast<T*>(tile) + lane * layout.v_row);
+}
+
+inline void StoreTileValue(const KvPageLayout& layout, std::byte* tile, std::int64_t lane,
+                           const float* v) {
+  switch (layout.v_type) {
+    case KvType::kF32:
+      return StoreValue<float>(layout, tile, lane, v);
+    case KvType::kF16:
+      return StoreValue<F16>(layout, tile, lane, v);
+    case KvType::kBf16:
+      return StoreValue<Bf16>(layout, tile, lane, v);
+    case KvType::kInt8:
+      return StoreInt8Value(layout, tile, lane, v);
+    case KvType::kInt4:
+      return StoreInt4Value(layout, tile, lane, v);
+  }
 }
 
 inline void StoreRows(const KvPageLayout& layout, std::byte* page, std::int64_t first,
                       std::int64_t count, const float* k, std::int64_t k_stride, const float* v,
                       std::int64_t v_stride) {
-  switch (layout.k_type) {
-    case KvType::kF32:
-      StoreK<float>(layout.head_dim, page, first, count, k, k_stride);
-      break;
-    case KvType::kF16:
-      StoreK<F16>(layout.head_dim, page, first, count, k, k_stride);
-      break;
-    case KvType::kBf16:
-      StoreK<Bf16>(layout.head_dim, page, first, count, k, k_stride);
-      break;
-    default:
-      break;
-  }
-  switch (layout.v_type) {
-    case KvType::kF32:
-      StoreV<float>(layout, page, first, count, v, v_stride);
-      break;
-    case KvType::kF16:
-      StoreV<F16>(layout, page, first, count, v, v_stride);
-      break;
-    case KvType::kBf16:
-      StoreV<Bf16>(layout, page, first, count, v, v_stride);
-      break;
-    default:
-      break;
+  for (std::int64_t i = 0; i < count;) {
+    const std::int64_t tile = (first + i) / kKvTile, lane = (first + i) % kKvTile;
+    const std::int64_t rows = count - i < kKvTile - lane ? count - i : kKvTile - lane;
+    StoreTileKeys(layout, page + tile * layout.k_tile_bytes, lane, rows, k + i * k_stride,
+                  k_stride);
+    std::byte* v_tile = page + layout.v_offset_bytes + tile * layout.v_tile_bytes;
+    for (std::int64_t t = 0; t < rows; ++t)
+      StoreTileValue(layout, v_tile, lane + t, v + (i + t) * v_stride);
+    i += rows;
   }
 }
 
 template <class T>
-void WidenStrided(const std::byte* base, std::int64_t first, std::int64_t stride, std::int64_t n,
+void WidenStrided(const std::byte* tile, std::int64_t first, std::int64_t stride, std::int64_t n,
                   float* to) {
-  const T* from = reinterpret_cast<const T*>(base) + first;
+  const T* from = reinterpret_cast<const T*>(tile) + first;
   for (std::int64_t i = 0; i < n; ++i) to[i] = Widen(from[i * stride]);
 }
 
-inline void WidenTyped(KvType type, const std::byte* base, std::int64_t first, std::int64_t stride,
-                       std::int64_t n, float* to) {
-  switch (type) {
+inline void LoadKey(const KvPageLayout& layout, const std::byte* tile, std::int64_t lane,
+                    float* k) {
+  const std::int64_t d = layout.head_dim;
+  switch (layout.k_type) {
     case KvType::kF32:
-      return WidenStrided<float>(base, first, stride, n, to);
+      return WidenStrided<float>(tile, lane, kKvTile, d, k);
     case KvType::kF16:
-      return WidenStrided<F16>(base, first, stride, n, to);
+      return WidenStrided<F16>(tile, lane, kKvTile, d, k);
     case KvType::kBf16:
-      return WidenStrided<Bf16>(base, first, stride, n, to);
-    default:
-      return;
+      return WidenStrided<Bf16>(tile, lane, kKvTile, d, k);
+    case KvType::kInt8:
+      return LoadInt8Row(tile + lane, kKvTile,
+                         reinterpret_cast<const float*>(tile + layout.k_scale_bytes)[lane], d, k);
+    case KvType::kInt4:
+      return LoadInt4Key(layout, tile, lane, k);
+  }
+}
+
+inline void LoadValue(const KvPageLayout& layout, const std::byte* tile, std::int64_t lane,
+                      float* v) {
+  const std::int64_t d = layout.head_dim_v, first = lane * layout.v_row;
+  switch (layout.v_type) {
+    case KvType::kF32:
+      return WidenStrided<float>(tile, first, 1, d, v);
+    case KvType::kF16:
+      return WidenStrided<F16>(tile, first, 1, d, v);
+    case KvType::kBf16:
+      return WidenStrided<Bf16>(tile, first, 1, d, v);
+    case KvType::kInt8:
+      return LoadInt8Row(tile + first, 1,
+                         reinterpret_cast<const float*>(tile + layout.v_scale_bytes)[lane], d, v);
+    case KvType::kInt4:
+      return LoadInt4Value(layout, tile, lane, v);
   }
 }
 
 /// Plain on every instruction set: it serves inspection, not attention.
 inline void LoadRow(const KvPageLayout& layout, const std::byte* page, std::int64_t token, float* k,
                     float* v) {
-  const std::int64_t lane = token % kKvTile;
-  if (k != nullptr)
-    WidenTyped(layout.k_type, page, (token - lane) * layout.head_dim + lane, kKvTile,
-               layout.head_dim, k);
+  const std::int64_t tile = token / kKvTile, lane = token % kKvTile;
+  if (k != nullptr) LoadKey(layout, page + tile * layout.k_tile_bytes, lane, k);
   if (v != nullptr)
-    WidenTyped(layout.v_type, page + layout.v_offset_bytes, token * layout.v_row, 1,
-               layout.head_dim_v, v);
+    LoadValue(layout, page + layout.v_offset_bytes + tile * layout.v_tile_bytes, lane, v);
 }
 
 }  // namespace

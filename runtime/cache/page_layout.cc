@@ -59,9 +59,9 @@ Status CheckRange(const char* function, std::size_t layer, const char* name, std
 }
 
 Status CheckType(const char* function, const char* name, KvType type) {
-  if (type <= KvType::kBf16) return Status();
+  if (type <= KvType::kInt4) return Status();
   return Invalid(function, ": ", name, " = ", static_cast<int>(type),
-                 "; expected 0..2 (f32, f16, bf16)");
+                 "; expected 0..4 (f32, f16, bf16, int8, int4)");
 }
 
 }  // namespace
