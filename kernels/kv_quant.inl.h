@@ -58,6 +58,9 @@ MANYHEAD_INLINE void StoreBytes(Simd::F x, std::uint8_t* to) {
 #endif
 }
 
+/// Denormals are 0 already where MXCSR says so; then they are everywhere.
+MANYHEAD_INLINE float FlushDenormal(float x) { return x > -0x1p-126F && x < 0x1p-126F ? 0.0F : x; }
+
 /// How a row becomes int8: x = scale * code.
 struct Int8Scale {
   float scale;
@@ -65,7 +68,8 @@ struct Int8Scale {
 };
 
 /// A row of zeros has codes 0. The scale of tiny rows stays a normal number and its inverse finite,
-/// which costs at most 2^-118 / 254; that of huge ones is such that 127 * scale is finite.
+/// which costs at most 2^-118 / 254, and gives denormal elements code 0 whether or not MXCSR
+/// flushes them; that of huge rows is such that 127 * scale is finite.
 inline Int8Scale ScaleOfRow(const float* x, std::int64_t n) {
   Simd::F max = Simd::Set(0x1p-118F), zeros = Simd::Zero();
   for (std::int64_t i = 0; i < n; i += Simd::kLanes) {
@@ -127,9 +131,9 @@ inline Int4Group QuantizeGroup(const float* x, std::int64_t n) {
     for (Simd::F& codes : group.codes) codes = Simd::Zero();
     return group;
   }
-  group.min = NarrowDown(min);
+  group.min = NarrowDown(FlushDenormal(min));
   const float low = Widen(group.min);
-  group.scale = NarrowUp((max - low) / 15);
+  group.scale = NarrowUp(FlushDenormal((max - low) / 15));
   const float step = Widen(group.scale);
   const Simd::F offset = Simd::Set(low), inverse = Simd::Set(step > 0 ? 1 / step : 0);
   for (int i = 0; i < kGroupVectors; ++i) group.codes[i] = Simd::Round((y[i] - offset) * inverse);

@@ -64,8 +64,8 @@ TEST(KvCache, RefusesWhatIsOutOfRangeNamingBothValues) {
       {[](auto& p) { p.page_size = 24; }, "page_size = 24; expected a multiple of 16"},
       {[](auto& p) { p.page_size = -16; }, "page_size = -16"},
       {[](auto& p) { p.page_size = kMaxInt64 - 15; }, "page_size = 9223372036854775792"},
-      {[](auto& p) { p.k_type = static_cast<KvType>(9); }, "k_type = 9; expected 0..2"},
-      {[](auto& p) { p.v_type = static_cast<KvType>(3); }, "v_type = 3; expected 0..2"},
+      {[](auto& p) { p.k_type = static_cast<KvType>(9); }, "k_type = 9; expected 0..4"},
+      {[](auto& p) { p.v_type = static_cast<KvType>(5); }, "v_type = 5; expected 0..4"},
       {[](auto& p) { p.capacity_bytes = 1023; }, "capacity_bytes = 1023 is less than 1024"},
       {[](auto& p) { p.capacity_bytes = -1; }, "capacity_bytes = -1 is less than 1024"},
       {[](auto& p) { p.max_tokens = 0; }, "max_tokens = 0; expected 1 or more"},
@@ -370,7 +370,8 @@ std::vector<unsigned char> PageBytes(KvCache& cache, SequenceId id) {
 // Denormal numbers too: the threads of a region flush them in arithmetic, storing must not.
 TEST(KvCache, SameBytesForEveryThreadCountAndInstructionSet) {
   std::vector<std::vector<unsigned char>> results;
-  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
+  for (const KvType type :
+       {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     results.clear();
     for (const Isa isa : SupportedIsas()) {
       for (const int threads : {1, 2, 3, 8}) {
@@ -414,7 +415,7 @@ TEST(KvCapacityBytes, IsExactlyWhatTheRequestTakes) {
     for (const std::int64_t head_dim_v : {0, 1, 96})
       for (const std::int64_t page_size : {0, 16, 48})
         for (const std::int64_t tokens : {1, 15, 16, 17, 64, 65, 200})
-          for (const KvType type : {KvType::kF32, KvType::kBf16}) {
+          for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
             KvCacheParams params;
             params.layers = {{2, head_dim, head_dim_v}, {1, 33, 0}, {3, head_dim, 0}};
             params.page_size = page_size;

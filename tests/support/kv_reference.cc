@@ -68,6 +68,9 @@ void PutNibble(std::byte* to, bool high, int code) {
 /// A double rounded to f32.
 double F32(double x) { return static_cast<float>(x); }
 
+/// The format has no denormal f32 numbers.
+double FlushDenormal(double x) { return std::fabs(x) < 0x1p-126 ? 0 : x; }
+
 bool IsQuantized(KvType type) { return type == KvType::kInt8 || type == KvType::kInt4; }
 
 void QuantizeInt8(const float* x, std::int64_t n, QuantizedRow& row) {
@@ -86,7 +89,7 @@ void QuantizeInt8(const float* x, std::int64_t n, QuantizedRow& row) {
 }
 
 void QuantizeInt4Group(const float* x, std::int64_t n, QuantizedRow& row) {
-  const double min = *std::min_element(x, x + n), max = *std::max_element(x, x + n);
+  const double min = FlushDenormal(*std::min_element(x, x + n)), max = *std::max_element(x, x + n);
   bool held = true;
   for (std::int64_t i = 0; i < n; ++i) held = held && std::fabs(x[i]) <= 65504;  // false of NaN
   if (!held) {
@@ -96,7 +99,8 @@ void QuantizeInt4Group(const float* x, std::int64_t n, QuantizedRow& row) {
   }
   // Outwards, so that every element lies between the minimum and 15 scales above it.
   const double grid = Spacing(KvType::kF16, min), low = std::floor(min / grid) * grid + 0.0;
-  const double step = F32(F32(max - low) / 15), step_grid = Spacing(KvType::kF16, step);
+  const double step = FlushDenormal(F32(F32(max - low) / 15)),
+               step_grid = Spacing(KvType::kF16, step);
   const double scale = std::ceil(step / step_grid) * step_grid;
   const double inverse = scale == 0 ? 0 : F32(1 / scale);
   row.groups.push_back({static_cast<float>(scale), static_cast<float>(low)});
