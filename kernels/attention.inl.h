@@ -7,6 +7,7 @@
 #include "kernels/attention_kernels.h"
 #include "kernels/attention_products.inl.h"
 #include "kernels/simd.inl.h"
+#include "kernels/transpose.inl.h"
 
 /// One step of online softmax over a block of keys, and the operations around it.
 ///
@@ -39,12 +40,7 @@ void PackQueries(const float* const* q, std::int64_t rows, std::int64_t head_dim
 template <class V, class T>
 void PackKeysFrom(const void* k, std::int64_t stride, std::int64_t count, std::int64_t head_dim,
                   float* tile) {
-  const T* from = static_cast<const T*>(k);
-  for (std::int64_t d = 0; d < head_dim; ++d) {
-    for (std::int64_t s = 0; s < kKvTile; ++s) {
-      tile[d * kKvTile + s] = s < count ? Widen(from[s * stride + d]) : 0.0F;
-    }
-  }
+  StoreTile(TileRows<T>(static_cast<const T*>(k), stride, count), head_dim, tile);
 }
 
 template <class V>

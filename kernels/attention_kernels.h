@@ -90,7 +90,7 @@ struct AttentionKernels {
   void (*pack_queries)(const float* const* q, std::int64_t rows, std::int64_t head_dim, float scale,
                        float* packed);
   /// `count` <= kKvTile rows of keys of `type` (f32, f16, bf16), `stride` apart, to one tile
-  /// [D][kKvTile], the rest 0.
+  /// [D][kKvTile], whose other lanes hold anything.
   void (*pack_keys)(KvType type, const void* k, std::int64_t stride, std::int64_t count,
                     std::int64_t head_dim, float* tile);
   /// `count` rows of values of `type` (f32, f16, bf16), `stride` apart, to rows of v_row elements,

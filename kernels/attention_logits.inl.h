@@ -69,9 +69,9 @@ void ScaleRow(const void* const* scales, std::int64_t columns, float* row) {
 
 template <class V>
 void CapRow(float cap, std::int64_t columns, float* row) {
-  const typename V::F factor = V::Set(cap);
+  const typename V::F factor = V::Set(cap), inverse = V::Set(1.0F / cap);
   for (std::int64_t c = 0; c < columns; c += V::kLanes) {
-    V::Store(row + c, factor * Tanh<V>(V::Load(row + c) / factor));
+    V::Store(row + c, factor * Tanh<V>(V::Load(row + c) * inverse));
   }
 }
 

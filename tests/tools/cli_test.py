@@ -55,7 +55,8 @@ class CommandTest(unittest.TestCase):
 
 class UsageTest(CommandTest):
     def test_every_subcommand_helps_with_examples(self):
-        for command in ([], ["generate"], ["tokenize"], ["perplexity"], ["bench"], ["info"]):
+        for command in ([], ["generate"], ["tokenize"], ["perplexity"], ["bench"],
+                        ["bench", "attention"], ["info"]):
             result = self.succeed(*command, "--help")
             self.assertIn(b"Examples:", result.stdout)
             self.assertEqual(result.stderr, b"")
@@ -76,7 +77,10 @@ class UsageTest(CommandTest):
                 ("'x'", ["generate", "--prompt-ids", "1,x"]),
                 ("--prompt", [*generate, "-f", "README.md"]),
                 ("'0'", ["bench", "-r", "0"]), ("--n-depth", ["bench", "-d", "1,,2"]),
-                ("nothing", ["bench", "-p", "0", "-n", "0"])):
+                ("nothing", ["bench", "-p", "0", "-n", "0"]),
+                ("--heads", ["bench", "attention", "--heads", "0"]),
+                ("--kv-type", ["bench", "attention", "--kv-type", "f16,f8"]),
+                ("--kv-len", ["bench", "attention", "--kv-len", "1,"])):
             self.fail_with(2, words, *args)
 
     def test_instruction_set_is_lowered_never_raised_or_unknown(self):
@@ -343,6 +347,47 @@ class InfoTest(CommandTest):
         text = self.succeed("info", "-m", "bundled").stdout.decode()
         for tensor in model["tensors"]:
             self.assertIn(tensor["name"], text)
+
+
+class BenchAttentionTest(CommandTest):
+    FLAGS = ("bench", "attention", "-r", "3", "-t", "2")
+
+    def test_every_combination_with_its_cost_and_error(self):
+        rows = self.json(*self.FLAGS, "--heads", "6", "--kv-heads", "1,3", "--head-dim", "40",
+                         "--kv-len", "100,600", "--kv-type", "f32,f16,int8,int4", "--softcap", "0,5")
+        self.assertEqual(len(rows), 2 * 2 * 4 * 2)
+        bound = {"f32": 1e-6, "f16": 1e-6, "int8": 1e-6, "int4": 1e-6}  # of what the cache holds
+        for row in rows:
+            self.assertLess(row["max_abs_error"], bound[row["kv_type"]], row)
+            self.assertEqual(len(row["samples_seconds"]), 3)
+            self.assertEqual(row["median_seconds"], sorted(row["samples_seconds"])[1])
+            self.assertEqual(row["min_seconds"], min(row["samples_seconds"]))
+            self.assertEqual(row["flops"], 2 * 6 * row["kv_len"] * 80)
+            self.assertGreater(row["of_roofline"], 0)
+        bytes_of = {row["kv_type"]: row["bytes"] for row in rows
+                    if (row["kv_heads"], row["kv_len"], row["softcap"]) == (3, 600, 0)}
+        # Values take 48 elements a row; int8 a scale of 4 bytes; int4 64 nibbles and 2 groups.
+        self.assertEqual(bytes_of, {"f32": 3 * 600 * 88 * 4, "f16": 3 * 600 * 88 * 2,
+                                    "int8": 3 * 600 * (40 + 4 + 48 + 4),
+                                    "int4": 3 * 600 * (20 + 8 + 32 + 8)})
+
+    def test_what_a_window_hides_costs_nothing(self):
+        whole, window = self.json(*self.FLAGS, "--kv-len", "2000", "--window", "0,100", "--q-len", "3",
+                                  "--sinks", "1", "--alibi", "1")
+        self.assertEqual(whole["flops"], 2 * 32 * 256 * (1998 + 1999 + 2000))
+        self.assertEqual(window["flops"], 2 * 32 * 256 * 300)
+        self.assertEqual(window["bytes"], 8 * 102 * 256 * 2)
+        self.assertLess(window["max_abs_error"], 1e-6)
+
+    def test_bad_shapes_name_both_values(self):
+        self.fail_with(1, "num_heads = 5 is not a multiple of num_kv_heads = 2", *self.FLAGS, "--heads", "5",
+                       "--kv-heads", "2")
+        self.fail_with(1, "q_len = 9 of request 0 exceeds its kv_len = 8", *self.FLAGS, "--q-len", "9",
+                       "--kv-len", "8")
+
+    def test_the_table_has_a_line_for_each(self):
+        lines = self.succeed(*self.FLAGS, "--kv-len", "64,65").stdout.decode().splitlines()
+        self.assertEqual(len(lines), 3)
 
 
 class RealModelTest(CommandTest):

@@ -201,6 +201,7 @@ Command AddBench(CLI::App& parent) {
   AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each test");
   AddKvTypeAndMath(*app, &flags->session);
   AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
+  app->require_subcommand(0, 1);
   app->footer(
       "One row per prompt length and per number of decoded tokens, at each depth. A run that is "
       "not\n"
@@ -215,7 +216,9 @@ Command AddBench(CLI::App& parent) {
     if (PlanTests(flags->prompts, flags->gens, flags->depths).empty())
       throw CLI::ValidationError("bench", "nothing to measure: -p and -n are 0");
   });
-  return {app, [flags] { return Run(*flags); }};
+  const Command attention = AddBenchAttention(*app);
+  return {app,
+          [flags, attention] { return attention.app->parsed() ? attention.run() : Run(*flags); }};
 }
 
 }  // namespace manyhead::cli

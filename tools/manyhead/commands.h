@@ -16,6 +16,8 @@ Command AddGenerate(CLI::App& parent);
 Command AddTokenize(CLI::App& parent);
 Command AddPerplexity(CLI::App& parent);
 Command AddBench(CLI::App& parent);
+/// Below `bench`.
+Command AddBenchAttention(CLI::App& bench);
 Command AddInfo(CLI::App& parent);
 
 }  // namespace manyhead::cli

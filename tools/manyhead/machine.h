@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "manyhead/isa.h"
+
 namespace manyhead::cli {
 
 struct CpuCache {
@@ -34,5 +36,9 @@ struct Bandwidth {
   int threads = 0;
 };
 Bandwidth MeasureReadBandwidth(int threads);
+
+/// Floating-point operations per second of `threads` threads that do nothing but f32 FMAs of `isa`
+/// (which this CPU runs): the best of several passes, 0.1 s.
+double MeasureFlops(Isa isa, int threads);
 
 }  // namespace manyhead::cli

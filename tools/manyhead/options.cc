@@ -89,22 +89,54 @@ CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std
       ->default_str(default_text);
 }
 
-CLI::Option* AddChoice(CLI::App& app, const std::string& flags, std::string* value,
-                       const std::vector<std::string>& choices, const std::string& help) {
+namespace {
+
+std::string JoinChoices(const std::vector<std::string>& choices) {
   std::string names;
   for (const std::string& choice : choices) names += (names.empty() ? "" : "|") + choice;
+  return names;
+}
+
+void CheckChoice(const std::string& flags, const std::string& text,
+                 const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), text) == choices.end())
+    Reject(flags, text, "one of " + JoinChoices(choices));
+}
+
+}  // namespace
+
+CLI::Option* AddChoice(CLI::App& app, const std::string& flags, std::string* value,
+                       const std::vector<std::string>& choices, const std::string& help) {
   *value = choices.front();
   return app
       .add_option_function<std::string>(
           flags,
           [=](const std::string& text) {
-            if (std::find(choices.begin(), choices.end(), text) == choices.end())
-              Reject(flags, text, "one of " + names);
+            CheckChoice(flags, text, choices);
             *value = text;
           },
           help)
-      ->type_name(names)
+      ->type_name(JoinChoices(choices))
       ->default_str(*value);
+}
+
+CLI::Option* AddChoiceList(CLI::App& app, const std::string& flags,
+                           std::vector<std::string>* values,
+                           const std::vector<std::string>& choices, const std::string& help) {
+  *values = {choices.front()};
+  return app
+      .add_option_function<std::string>(
+          flags,
+          [=](const std::string& text) {
+            values->clear();
+            for (const std::string& item : CLI::detail::split(text, ',')) {
+              CheckChoice(flags, item, choices);
+              values->push_back(item);
+            }
+          },
+          help)
+      ->type_name(JoinChoices(choices) + ",...")
+      ->default_str(choices.front());
 }
 
 void AddModel(CLI::App& app, std::string* model) {

@@ -39,6 +39,11 @@ CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std
 CLI::Option* AddChoice(CLI::App& app, const std::string& flags, std::string* value,
                        const std::vector<std::string>& choices, const std::string& help);
 
+/// Some of `choices`, separated by commas.
+CLI::Option* AddChoiceList(CLI::App& app, const std::string& flags,
+                           std::vector<std::string>* values,
+                           const std::vector<std::string>& choices, const std::string& help);
+
 void AddModel(CLI::App& app, std::string* model);
 
 struct SessionFlags {

@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/manyhead/attention_run.h"
+#include "tools/manyhead/commands.h"
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/machine.h"
+#include "tools/manyhead/options.h"
+#include "tools/manyhead/output.h"
+
+namespace manyhead::cli {
+namespace {
+
+struct Flags {
+  std::vector<std::int64_t> heads = {32}, kv_heads = {8}, head_dims = {128}, q_lens = {1},
+                            kv_lens = {4096}, threads = {0}, windows = {0}, softcaps = {0},
+                            sinks = {0}, alibi = {0};
+  std::vector<std::string> kv_types = {"f16"};
+  std::int64_t repetitions = 9;
+  std::string format;
+};
+
+/// What a row's time is compared with.
+struct Machine {
+  double bytes_per_second = 0;
+  double flops_per_second = 0;
+};
+
+/// Calls fn for every combination of the values in `lists`, the last list turning fastest.
+template <class Fn>
+void ForEachCombination(const std::vector<std::vector<std::int64_t>>& lists, Fn&& fn) {
+  std::vector<std::size_t> at(lists.size(), 0);
+  for (;;) {
+    std::vector<std::int64_t> values;
+    for (std::size_t i = 0; i < lists.size(); ++i) values.push_back(lists[i][at[i]]);
+    fn(values);
+    std::size_t i = lists.size();
+    while (i > 0 && ++at[i - 1] == lists[i - 1].size()) at[--i] = 0;
+    if (i == 0) return;
+  }
+}
+
+std::vector<AttentionShape> ShapesOf(const Flags& flags) {
+  std::vector<AttentionShape> shapes;
+  std::vector<std::int64_t> types(flags.kv_types.size());
+  for (std::size_t i = 0; i < types.size(); ++i) types[i] = static_cast<std::int64_t>(i);
+  ForEachCombination(
+      {flags.heads, flags.kv_heads, flags.head_dims, flags.q_lens, flags.kv_lens, types,
+       flags.windows, flags.softcaps, flags.sinks, flags.alibi, flags.threads},
+      [&](const std::vector<std::int64_t>& x) {
+        AttentionShape shape;
+        shape.heads = x[0];
+        shape.kv_heads = x[1];
+        shape.head_dim = x[2];
+        shape.q_len = x[3];
+        shape.kv_len = x[4];
+        shape.kv_type = *ParseKvType(flags.kv_types[x[5]]);
+        shape.window = x[6];
+        shape.softcap = static_cast<double>(x[7]);
+        shape.sinks = x[8] != 0;
+        shape.alibi = x[9] != 0;
+        shape.threads = x[10];
+        shapes.push_back(shape);
+      });
+  return shapes;
+}
+
+/// Least time the machine could take over the median.
+double OfRoofline(const AttentionTiming& timing, const Machine& machine) {
+  const double bound = std::max(static_cast<double>(timing.bytes) / machine.bytes_per_second,
+                                static_cast<double>(timing.flops) / machine.flops_per_second);
+  return bound / timing.median_seconds;
+}
+
+Json TimingJson(const AttentionTiming& timing, const Machine& machine) {
+  const AttentionShape& shape = timing.shape;
+  Json json;
+  json["heads"] = shape.heads;
+  json["kv_heads"] = shape.kv_heads;
+  json["head_dim"] = shape.head_dim;
+  json["q_len"] = shape.q_len;
+  json["kv_len"] = shape.kv_len;
+  json["kv_type"] = KvTypeName(shape.kv_type);
+  json["window"] = shape.window;
+  json["softcap"] = shape.softcap;
+  json["sinks"] = shape.sinks;
+  json["alibi"] = shape.alibi;
+  json["threads"] = shape.threads;
+  json["isa"] = IsaName(timing.isa);
+  json["median_seconds"] = timing.median_seconds;
+  json["min_seconds"] = timing.min_seconds;
+  json["samples_seconds"] = timing.samples_seconds;
+  json["bytes"] = timing.bytes;
+  json["flops"] = timing.flops;
+  json["bytes_per_second"] = static_cast<double>(timing.bytes) / timing.median_seconds;
+  json["flops_per_second"] = static_cast<double>(timing.flops) / timing.median_seconds;
+  json["of_roofline"] = OfRoofline(timing, machine);
+  json["machine_bytes_per_second"] = machine.bytes_per_second;
+  json["machine_flops_per_second"] = machine.flops_per_second;
+  json["max_abs_error"] = timing.max_abs_error;
+  json["cpu_info"] = CpuName();
+  return json;
+}
+
+std::string Extras(const AttentionShape& shape) {
+  std::string text;
+  const auto add = [&text](const std::string& extra) {
+    text.append(text.empty() ? "" : " ").append(extra);
+  };
+  if (shape.window > 0) add("window " + std::to_string(shape.window));
+  if (shape.softcap > 0) add("softcap " + FormatFixed(shape.softcap, 0));
+  if (shape.sinks) add("sinks");
+  if (shape.alibi) add("alibi");
+  return text;
+}
+
+void PrintTable(const std::vector<AttentionTiming>& timings, std::map<int, Machine>& machines) {
+  std::vector<std::vector<std::string>> cells = {{"heads", "D", "q", "kv", "type", "extras", "isa",
+                                                  "threads", "median ms", "GB/s", "GFLOP/s",
+                                                  "roofline", "error"}};
+  for (const AttentionTiming& timing : timings) {
+    const AttentionShape& shape = timing.shape;
+    const double ms = timing.median_seconds * 1e3;
+    char error[32];
+    std::snprintf(error, sizeof error, "%.1e", timing.max_abs_error);
+    cells.push_back({std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads),
+                     std::to_string(shape.head_dim), std::to_string(shape.q_len),
+                     std::to_string(shape.kv_len), KvTypeName(shape.kv_type), Extras(shape),
+                     IsaName(timing.isa), std::to_string(shape.threads), FormatFixed(ms, 3),
+                     FormatFixed(static_cast<double>(timing.bytes) / ms * 1e-6, 1),
+                     FormatFixed(static_cast<double>(timing.flops) / ms * 1e-6, 1),
+                     FormatFixed(OfRoofline(timing, machines[static_cast<int>(shape.threads)]), 2),
+                     error});
+  }
+  Stdout::Write(FormatTable(cells, 1));
+}
+
+int Run(const Flags& flags) {
+  CatchInterrupt();
+  std::vector<AttentionTiming> timings;
+  for (const AttentionShape& shape : ShapesOf(flags)) {
+    if (Interrupted().load()) break;
+    Result<std::optional<AttentionTiming>> timing = TimeAttention(shape, flags.repetitions);
+    if (!timing.ok()) return Fail(timing.status());
+    if (timing->has_value()) timings.push_back(std::move(**timing));
+  }
+  std::map<int, Machine> machines;
+  for (const AttentionTiming& timing : timings) {
+    const int threads = static_cast<int>(timing.shape.threads);
+    const auto [entry, is_new] = machines.try_emplace(threads);
+    if (is_new) {
+      entry->second = {MeasureReadBandwidth(threads).bytes_per_second,
+                       MeasureFlops(timing.isa, threads)};
+    }
+  }
+  if (flags.format == "json") {
+    Json json = Json::array();
+    for (const AttentionTiming& timing : timings) {
+      json.push_back(TimingJson(timing, machines[static_cast<int>(timing.shape.threads)]));
+    }
+    Stdout::WriteJson(json);
+  } else {
+    PrintTable(timings, machines);
+  }
+  return Stdout::Finish();
+}
+
+}  // namespace
+
+Command AddBenchAttention(CLI::App& bench) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* app = bench.add_subcommand("attention", "Measure one layer's attention over a cache");
+  constexpr std::int64_t kMaxTokens = 1 << 24;
+  AddIntList(*app, "--heads", &flags->heads, {1, 65536}, "Query heads");
+  AddIntList(*app, "--kv-heads", &flags->kv_heads, {1, 65536}, "Key/value heads");
+  AddIntList(*app, "--head-dim", &flags->head_dims, {1, 1024}, "Elements of a head");
+  AddIntList(*app, "--q-len", &flags->q_lens, {1, kMaxTokens}, "Query tokens, the last of kv-len");
+  AddIntList(*app, "--kv-len", &flags->kv_lens, {1, kMaxTokens}, "Tokens in the cache");
+  AddChoiceList(*app, "--kv-type", &flags->kv_types, {"f16", "f32", "bf16", "int8", "int4"},
+                "Numbers of the cache");
+  AddIntList(*app, "--window", &flags->windows, {0, kMaxTokens}, "Tokens a query sees; 0 = all");
+  AddIntList(*app, "--softcap", &flags->softcaps, {0, 1 << 20}, "Soft-cap of the logits; 0 = none");
+  AddIntList(*app, "--sinks", &flags->sinks, {0, 1}, "1 = with a sink logit per head");
+  AddIntList(*app, "--alibi", &flags->alibi, {0, 1}, "1 = with ALiBi");
+  AddIntList(*app, "-t,--threads", &flags->threads, {0, 1024},
+             "Thread counts; 0 = the CPUs this process may use");
+  AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each");
+  AddChoice(*app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
+  app->footer(
+      "One row per combination of the lists. roofline is the least time that the memory bandwidth\n"
+      "and the FMA peak, measured after the runs, allow, over the median; a cache that fits into\n"
+      "the CPU's can be above 1. error compares a sample of rows with double precision.\n"
+      "Examples:\n"
+      "  manyhead bench attention --heads 32 --kv-heads 8,32 --kv-len 4096 --kv-type f16,int8 -t "
+      "2");
+  return {app, [flags] { return Run(*flags); }};
+}
+
+}  // namespace manyhead::cli
