@@ -174,6 +174,7 @@ Status AttentionPlan::Run(const KvCache& cache, std::int64_t layer,
 
 Status AttentionPlan::Run(const AttentionTensors& tensors) noexcept {
   Status status = impl_->Prepare(tensors, kRun);
+  if (status.ok() && impl_->q_len() > 0) status = CheckNotNull("v", tensors.v.data, tensors.kv_len);
   if (status.ok()) status = CheckTensors(impl_->q_len(), tensors.q.data, tensors.out.data);
   if (!status.ok()) return status;
   RunTeam(params().threads,
@@ -199,7 +200,7 @@ Status AttentionPlan::Run(std::int64_t q_len, std::int64_t kv_len, const float* 
 Status AttentionPlan::Weights(const AttentionTensors& tensors, LogitStage stage,
                               float* weights) noexcept {
   constexpr const char* kName = "AttentionPlan::Weights";
-  const auto invalid = [](const char* what) {
+  const auto invalid = [](const std::string& what) {
     return Status(StatusCode::kInvalidArgument, std::string(kName).append(": ").append(what));
   };
   Status status = impl_->Prepare(tensors, kName);
@@ -207,7 +208,10 @@ Status AttentionPlan::Weights(const AttentionTensors& tensors, LogitStage stage,
   if (impl_->q_len() == 0 || tensors.kv_len == 0) return Status();
   if (tensors.q.data == nullptr) return invalid("q = null; expected the queries of Run");
   if (weights == nullptr) return invalid("weights = null; expected room for every logit");
-  if (stage > LogitStage::kProbs) return invalid("stage is not one of LogitStage");
+  if (stage > LogitStage::kProbs) {
+    const std::string value = std::to_string(static_cast<int>(stage));
+    return invalid(std::string("stage = ").append(value).append("; expected 0..3"));
+  }
   if (stage == LogitStage::kProbs && tensors.lse.data == nullptr) {
     return invalid("lse = null; expected what Run wrote");
   }

@@ -172,19 +172,21 @@ Status AttentionPlan::Impl::CheckTensors(const AttentionTensors& tensors,
     return Invalid(function, "batch = ", batch, " times q_len = ", q_len,
                    " exceeds max_q_len = ", params_.max_q_len);
   }
+  std::int64_t longest = kv_lens == nullptr ? kv_len : 0;
   for (std::int64_t b = 0; kv_lens != nullptr && b < batch; ++b) {
-    if (kv_lens[b] >= 0 && kv_lens[b] <= kv_len) continue;
-    return Invalid(function, "kv_lens[", b, "] = ", kv_lens[b], "; expected 0..", kv_len);
+    if (kv_lens[b] < 0 || kv_lens[b] > kv_len) {
+      return Invalid(function, "kv_lens[", b, "] = ", kv_lens[b], "; expected 0..", kv_len);
+    }
+    longest = std::max(longest, kv_lens[b]);
   }
   for (std::int64_t b = 0; query_starts != nullptr && b < batch; ++b) {
     if (query_starts[b] >= -kMaxPosition && query_starts[b] <= kMaxPosition) continue;
     return Invalid(function, "query_starts[", b, "] = ", query_starts[b], "; expected -2^40..2^40");
   }
-  if (kv_len > 0 && (k.data == nullptr || v.data == nullptr)) {
-    return Invalid(function, k.data == nullptr ? "k" : "v", " = null; expected ", kv_len,
-                   " tokens");
+  if (kv_len > 0 && k.data == nullptr) {
+    return Invalid(function, "k = null; expected ", kv_len, " tokens");
   }
-  return CheckBias(bias, kv_len, function);
+  return CheckBias(bias, longest, function);
 }
 
 Status AttentionPlan::Impl::Prepare(const AttentionTensors& tensors,
