@@ -62,6 +62,75 @@ TEST_P(AttentionReports, PoisonBeyondTheLastKey) {
   }
 }
 
+// pytorch/pytorch#103749: a row whose mask hides every key. It is zero, and the others do not
+// notice.
+TEST_P(AttentionReports, MaskThatHidesARowEntirely) {
+  constexpr std::int64_t H = 2, T = 6, S = 10, D = 8;
+  AttentionCase shape{H, H, D, D, T, S, 0.125, false};
+  std::vector<std::uint8_t> mask_TS(T * S, 0);
+  for (std::int64_t t = 0; t < T - 1; ++t) std::fill_n(&mask_TS[t * S], t + 1, std::uint8_t{1});
+  for (std::int64_t h = 0; h < H; ++h) {
+    shape.mask_HTS.insert(shape.mask_HTS.end(), mask_TS.begin(), mask_TS.end());
+  }
+  const std::vector<float> q_THD = RandomTensor(T * H * D, 1), k_SHD = RandomTensor(S * H * D, 2),
+                           v_SHD = RandomTensor(S * H * D, 3);
+  AttentionPlan plan = MakePlan(ParamsFor(shape, GetParam()));
+  const auto run = [&](std::int64_t q_len) {
+    GuardedOutput out(q_len * H * D);
+    AttentionTensors tensors;
+    tensors.q_len = q_len;
+    tensors.kv_len = S;
+    tensors.q = {q_THD.data(), 0, H * D, D};
+    tensors.k = {k_SHD.data(), 0, H * D, D};
+    tensors.v = {v_SHD.data(), 0, H * D, D};
+    tensors.out = {out.data(), 0, H * D, D};
+    tensors.bias.mask = {mask_TS.data(), S, 0, 0, S};
+    const Status status = plan.Run(tensors);
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(out.guards_intact());
+    return out.values();
+  };
+  std::vector<float> out_THD = run(T);
+  const AttentionResult expected = ReferenceAttention(shape, q_THD, k_SHD, v_SHD);
+  for (std::size_t i = 0; i < out_THD.size(); ++i) {
+    ASSERT_NEAR(out_THD[i], expected.out_THD[i], expected.out_bound_TH[i / D]);
+  }
+  for (std::size_t i = (T - 1) * H * D; i < out_THD.size(); ++i) EXPECT_EQ(out_THD[i], 0.0F);
+  out_THD.resize((T - 1) * H * D);
+  EXPECT_EQ(out_THD, run(T - 1));
+}
+
+// pytorch/pytorch#101967 with a mask: NaN and infinity in keys and values that it hides.
+TEST_P(AttentionReports, PoisonBehindAMask) {
+  const AttentionCase shape{1, 1, 4, 4, 1, 5, 0.5, true};
+  const std::vector<std::uint8_t> mask = {1, 1, 1, 0, 0};
+  AttentionBias bias;
+  bias.mask = {mask.data(), 5, 0, 0, 0};
+  for (const float poison : {kNan, kInf, -kInf}) {
+    std::vector<float> k_SKD = Ones(20), v_SKD;
+    for (const float x : {1.0F, 2.0F, 3.0F, poison, poison}) v_SKD.insert(v_SKD.end(), 4, x);
+    std::fill(k_SKD.begin() + 12, k_SKD.end(), poison);
+    const std::vector<float> q = Ones(4, 0);
+    AttentionPlan plan = MakePlan(ParamsFor(shape, GetParam()));
+    GuardedOutput paged(4), plain(4);
+    const FilledCache filled =
+        FillCache(shape, KvType::kF32, KvType::kF32, 16, {{k_SKD, v_SKD}}, poison);
+    ASSERT_TRUE(
+        plan.Run(filled.cache, 0, filled.ids, nullptr, q.data(), paged.data(), nullptr, bias).ok());
+    EXPECT_EQ(paged.values(), Ones(4, 2));
+    AttentionTensors tensors;
+    tensors.q_len = 1;
+    tensors.kv_len = 5;
+    tensors.q = {q.data(), 0, 4, 4};
+    tensors.k = {k_SKD.data(), 0, 4, 4};
+    tensors.v = {v_SKD.data(), 0, 4, 4};
+    tensors.out = {plain.data(), 0, 4, 4};
+    tensors.bias = bias;
+    ASSERT_TRUE(plan.Run(tensors).ok());
+    EXPECT_EQ(plain.values(), Ones(4, 2));
+  }
+}
+
 // The same for keys that causality or a window hides: rows that do not see the NaN are untouched,
 // rows that see it hand it on.
 TEST_P(AttentionReports, NanInAKeyOrValueReachesOnlyRowsThatSeeIt) {
