@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/attention/key_source.h"
 #include "runtime/attention/plan_impl.h"
@@ -115,13 +116,19 @@ void AttentionPlan::Impl::WeightsOn(Worker& worker, LogitStage stage, float* wei
       return ((request.index * params_.num_heads + rows.head(r)) * request.q_len + rows.query(r)) *
              kv_len;
     };
-    for (std::int64_t s = 0; s < kv_len; s += kernels::kAttentionBlock) {
-      const KeySpan block{s, std::min(kv_len, s + kernels::kAttentionBlock)};
+    // Bias and mask may end with the valid tokens; what lies beyond is hidden.
+    const bool hides = kernel_stage == kernels::AttentionStage::kBiased;
+    const std::int64_t end = hides ? request.kv_len : kv_len;
+    for (std::int64_t s = 0; s < end; s += kernels::kAttentionBlock) {
+      const KeySpan block{s, std::min(end, s + kernels::kAttentionBlock)};
       kernels_->logits(tile, source.LoadKeys(block), kernel_stage);
       for (std::int64_t r = 0; r < rows.rows(); ++r) {
         std::copy_n(tile.probs + r * kernels::kAttentionBlock, block.end - block.begin,
                     weights + row_of(r) + s);
       }
+    }
+    for (std::int64_t r = 0; r < rows.rows(); ++r) {
+      std::fill_n(weights + row_of(r) + end, kv_len - end, -HUGE_VALF);
     }
     if (stage != LogitStage::kProbs) return;
     const TensorView<float>& lse = tensors_->lse;
