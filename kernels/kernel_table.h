@@ -16,6 +16,7 @@ struct KernelTable {
   const KvKernels* kv;
   const LinearKernels* linear;
   const VectorKernels* vector;
+  const TileKernels* tiles;  ///< null: the CPU has none
 };
 
 #define MANYHEAD_DECLARE_KERNELS(isa)       \
@@ -29,5 +30,8 @@ MANYHEAD_DECLARE_KERNELS(scalar)
 MANYHEAD_DECLARE_KERNELS(avx2)
 MANYHEAD_DECLARE_KERNELS(avx512)
 #undef MANYHEAD_DECLARE_KERNELS
+namespace amx {
+extern const TileKernels kTiles;
+}
 
 }  // namespace manyhead::kernels

@@ -50,6 +50,42 @@ struct LinearTypeKernels {
   ActivationBlock activations;  ///< of matvec_fast
 };
 
+/// Products of many rows in tiles of bf16, where the CPU has a unit for them.
+///
+/// Weights are the rows of the left matrix, as they lie in memory; activations are packed once into
+/// the right one; so a tile of the result is transposed: [weight row][activation row].
+inline constexpr std::int64_t kTileRows = 16;   ///< of weights, and of activations
+inline constexpr std::int64_t kTileCols = 32;   ///< columns that one instruction takes
+inline constexpr std::int64_t kStripRows = 32;  ///< weight rows of one MultiplyStrip
+
+/// kStripRows weight rows times `blocks` * kTileRows activation rows over some columns.
+struct TileTask {
+  const std::uint16_t* weights;      ///< bf16 [kStripRows, cols], dense
+  const std::uint16_t* activations;  ///< of the first block, at the first column's tile
+  std::int64_t block_stride;         ///< elements from one block of activations to the next
+  std::int64_t cols;                 ///< a multiple of kTileCols
+  std::int64_t blocks;
+  float* sums;  ///< [kStripRows, blocks * kTileRows], row stride `sums_stride`
+  std::int64_t sums_stride;
+  bool accumulate;  ///< add to sums; else overwrite
+};
+
+struct TileKernels {
+  /// Sets up the calling thread's tiles, to be called before `multiply`, and gives them back.
+  void (*begin)();
+  void (*end)();
+  /// `rows` <= kTileRows rows of x, `stride` apart, cols columns, as a block of tiles
+  /// [cols / 32 rounded up][16 pairs of columns][16 rows][2]; what is missing is 0.
+  void (*pack)(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
+               std::uint16_t* out);
+  /// n f32 to bf16, to nearest even; n a multiple of 16.
+  void (*narrow)(const float* x, std::int64_t n, std::uint16_t* out);
+  void (*multiply)(const TileTask& task);
+  /// y[m, r] = sums[r, m] + bias[r], m < rows, r < count; bias may be null.
+  void (*store)(const float* sums, std::int64_t sums_stride, std::int64_t count, std::int64_t rows,
+                const float* bias, float* y, std::int64_t y_stride);
+};
+
 inline constexpr int kWeightTypeIds = 31;  ///< WeightType's values lie below
 
 struct LinearKernels {

@@ -13,13 +13,15 @@ enum class Isa : unsigned char {
   kScalar,  ///< baseline x86-64
   kAvx2,    ///< AVX2, FMA, F16C
   kAvx512,  ///< AVX-512 F, CD, BW, DQ, VL
+  kAmx,     ///< also AVX512-BF16 and AMX tiles of bf16, for products of many rows
 };
 
-/// "scalar", "avx2", "avx512".
+/// "scalar", "avx2", "avx512", "amx".
 const char* IsaName(Isa isa) noexcept;
 std::optional<Isa> ParseIsa(std::string_view name) noexcept;
 
 /// Instruction sets this CPU and its operating system can run (CPUID and XCR0), lowest first.
+/// The first call asks the operating system for AMX on behalf of the process.
 std::vector<Isa> SupportedIsas();
 
 /// The best supported set, or the lower one that the environment variable MANYHEAD_ISA names.

@@ -73,7 +73,7 @@ struct MultiHeadAttention::Impl {
   Status CreateOwnCache();
   void AllocateBuffers();
 
-  MathMode MathOf(const Call& call) const noexcept;
+  LinearMath MathOf(const Call& call) const noexcept;
   Status RunParallel(const Call& call) noexcept;
   Status AttendAllHeads(const Call& call) noexcept;
   Status RunSequential(const Call& call) noexcept;

@@ -33,8 +33,8 @@ Status Attend(AttentionPlan& plan, std::int64_t q_len, std::int64_t kv_len, cons
 }  // namespace
 
 /// As in the decoder: a sequence's first token is where models park their largest activations.
-MathMode MultiHeadAttention::Impl::MathOf(const Call& call) const noexcept {
-  return !is_cross() && call.position == 0 ? MathMode::kExact : params_.math;
+LinearMath MultiHeadAttention::Impl::MathOf(const Call& call) const noexcept {
+  return !is_cross() && call.position == 0 ? LinearMath::kBf16 : LinearMath::kInt8;
 }
 
 /// The rows that keys and values are computed from.
@@ -75,7 +75,7 @@ void MultiHeadAttention::Impl::ProjectInputs(Worker& worker, const Call& call) n
        value_weights_.BiasFrom(0)},
   };
   const std::span<const LinearOutput> all(outputs);
-  const MathMode math = MathOf(call);
+  const LinearMath math = MathOf(call);
   if (is_cross()) {
     const Rows memory = KvSource(call);
     RunLinear(worker, *linear_, call.x, params_.d_model, call.q_len, all.first(1), math);

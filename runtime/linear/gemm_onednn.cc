@@ -64,7 +64,7 @@ void ConfigureGemm() noexcept {
   static std::once_flag once;
   std::call_once(once, [] {
     const Result<Isa> isa = SelectIsa();
-    if (!isa.ok() || *isa == Isa::kAvx512) return;
+    if (!isa.ok() || *isa >= Isa::kAvx512) return;
     // Refused when the program has used oneDNN before; its choice then stands.
     static_cast<void>(
         dnnl_set_max_cpu_isa(*isa == Isa::kAvx2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41));

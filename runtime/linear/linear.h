@@ -37,6 +37,13 @@ struct LinearOutput {
   const float* bias = nullptr;  ///< [rows] or null
 };
 
+/// The least exact arithmetic a call may use; kExact workspaces always take f32.
+enum class LinearMath : std::uint8_t {
+  kF32,   ///< weights as stored, f32 activations
+  kBf16,  ///< also both rounded to bf16, which keeps outliers: tiles, where weights are low-bit
+  kInt8,  ///< also int8 activations: the matvec
+};
+
 /// Sizes that every product through one LinearWorkspace stays within.
 struct LinearLimits {
   std::int64_t max_cols = 0;  ///< of any weight
@@ -76,20 +83,21 @@ class LinearWorkspace {
 /// weights. Called by every thread of a region; ends with a barrier. All weights have the same
 /// cols.
 ///
-/// Few rows (M <= kMatvecRows) go to the low-bit matvec, many to oneDNN on fixed panels of weight
-/// rows, which are widened to f32 panel by panel.
+/// Few rows (M <= kMatvecRows) go to the low-bit matvec; many to tiles of bf16 where the CPU has
+/// them and the weights are low-bit, else to oneDNN on fixed panels of weight rows, which are
+/// widened to f32 panel by panel.
 ///
 /// Shapes   x [M, cols], M >= 0; y of each output [M, rows]. `x` is not read beyond cols.
 /// Aliasing no y overlaps x, a weight, a bias or another y.
 /// Accuracy a row of y is bitwise the same for every thread count, and for every M of the same kind
-///          (matvec or oneDNN). kFast rounds activations to int8 with a scale for each 32 (blocks
-///          of 32) or 256 (K types): the error of a product is at most sum_c |weight[c]| * s / 2
-///          with s = max |x| of c's block / 127. A NaN or infinite activation then makes NaN.
-///
-/// kExact as `math` makes this call exact in a workspace for kFast.
+///          (matvec or many rows). kFast rounds activations to int8 with a scale for each 32
+///          (blocks of 32) or 256 (K types): the error of a product is at most sum_c |weight[c]| *
+///          s / 2 with s = max |x| of c's block / 127. A NaN or infinite activation then makes NaN.
+///          Tiles round activations and weights to 8 bits of mantissa: at most 2^-7 sum_c
+///          |weight[c] x[c]|.
 void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::int64_t x_stride,
                std::int64_t M, std::span<const LinearOutput> outputs,
-               MathMode math = MathMode::kFast) noexcept;
+               LinearMath math = LinearMath::kInt8) noexcept;
 
 inline constexpr std::int64_t kMatvecRows = 8;  ///< most activation rows served by the matvec
 
@@ -97,7 +105,7 @@ inline constexpr std::int64_t kMatvecRows = 8;  ///< most activation rows served
 void DequantizeRow(const WeightView& weight, Isa isa, std::int64_t row, float* out) noexcept;
 
 /// The path that serves products of M rows of `type`, for reports: e.g. "matvec int8 avx512",
-/// "onednn f32".
+/// "onednn f32", "tiles bf16 amx".
 const char* LinearPathName(WeightType type, Isa isa, MathMode math, std::int64_t M) noexcept;
 
 }  // namespace manyhead

@@ -46,7 +46,7 @@ struct Decoder::Call {
   std::int64_t rows() const noexcept { return static_cast<std::int64_t>(ids.size()); }
   /// A sequence's first token is where models park their largest activations (arXiv:2402.17762),
   /// beside which int8 rounds the others away, and every later token attends to it.
-  MathMode math() const noexcept { return position == 0 ? MathMode::kExact : MathMode::kFast; }
+  LinearMath math() const noexcept { return position == 0 ? LinearMath::kBf16 : LinearMath::kInt8; }
 };
 
 Decoder::Decoder(const Model::Impl& model, const DecoderLimits& limits)

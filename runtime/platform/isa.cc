@@ -1,15 +1,25 @@
 #include "manyhead/isa.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string>
 
 namespace manyhead {
 namespace {
 
-constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 // libgcc's table behind __builtin_cpu_supports holds a feature only when CPUID has it and XCR0 says
 // that the operating system saves its registers.
+/// Linux gives a process the tiles' 8 KiB of state only when it asks.
+bool OsGrantsTiles() noexcept {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
+}
+
 bool CpuRuns(Isa isa) noexcept {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("f16c");
@@ -22,6 +32,10 @@ bool CpuRuns(Isa isa) noexcept {
       return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512vl");
+    case Isa::kAmx:
+      return CpuRuns(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16") &&
+             __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+             OsGrantsTiles();
   }
   return false;
 }
@@ -36,6 +50,8 @@ const char* IsaName(Isa isa) noexcept {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAmx:
+      return "amx";
   }
   return "?";
 }
@@ -59,9 +75,10 @@ Result<Isa> SelectIsa() {
   if (name == nullptr || *name == '\0') return best;
   const std::optional<Isa> wanted = ParseIsa(name);
   if (!wanted)
-    return Status(
-        StatusCode::kInvalidArgument,
-        std::string("MANYHEAD_ISA = ").append(name).append("; expected scalar, avx2 or avx512"));
+    return Status(StatusCode::kInvalidArgument,
+                  std::string("MANYHEAD_ISA = ")
+                      .append(name)
+                      .append("; expected scalar, avx2, avx512 or amx"));
   if (*wanted > best)
     return Status(StatusCode::kUnsupported, std::string("MANYHEAD_ISA = ")
                                                 .append(name)

@@ -23,15 +23,19 @@ struct Reference {
   double tolerance = 0;
 };
 
+/// What weights and activations are rounded to before they are multiplied.
+enum class Rounding { kNone, kInt8, kBf16 };
+
 /// Exact: n f32 additions and products lose at most n eps of the sum of magnitudes; a vector
 /// kernel's chains are n / 8 long or less, the scalar one's n. Fast: rounding an activation to a
 /// multiple of s loses s / 2 of it; besides, each block adds three f32 roundings of its parts
 /// before offsets cancel, each of at most four times the block's largest weight for every
 /// activation.
 Reference Compute(const WeightView& weight, const float* row, const float* x, float bias, Isa isa,
-                  bool rounded) {
+                  Rounding to) {
   Reference out;
   double magnitude = std::fabs(bias), rounding = 0, parts = 0;
+  const bool rounded = to == Rounding::kInt8;
   const std::int64_t block = rounded ? ScaleBlock(weight.type) : weight.cols;
   for (std::int64_t c0 = 0; c0 < weight.cols; c0 += block) {
     double x_max = 0, w_max = 0, w_sum = 0, x_sum = 0;
@@ -52,6 +56,8 @@ Reference Compute(const WeightView& weight, const float* row, const float* x, fl
   const double chain = isa == Isa::kScalar ? n + 2 : n / 8 + 16;
   out.tolerance =
       rounded ? rounding + (n / 8 + 16) * kEpsilon * parts : chain * kEpsilon * magnitude;
+  // Weight and activation are each off by up to half a unit of 8 bits, 2^-8.
+  if (to == Rounding::kBf16) out.tolerance += 0x1p-7 * (1 + 0x1p-9) * magnitude;
   return out;
 }
 
@@ -75,8 +81,12 @@ class LinearTest : public ::testing::TestWithParam<Case> {
   Isa isa() const { return std::get<0>(GetParam()); }
   WeightType type() const { return std::get<1>(GetParam()); }
   MathMode math() const { return std::get<2>(GetParam()); }
-  bool Rounded(std::int64_t M) const {
-    return math() == MathMode::kFast && M <= kMatvecRows && WeightBlockOf(type()).elements > 1;
+  Rounding Rounded(std::int64_t M) const {
+    const bool blocks = WeightBlockOf(type()).elements > 1;
+    if (math() == MathMode::kExact) return Rounding::kNone;
+    if (M <= kMatvecRows) return blocks ? Rounding::kInt8 : Rounding::kNone;
+    const bool tiles = isa() == Isa::kAmx && (blocks || type() == WeightType::kBf16);
+    return tiles ? Rounding::kBf16 : Rounding::kNone;
   }
   std::int64_t Cols(std::int64_t blocks) const {
     const std::int64_t block = WeightBlockOf(type()).elements;
@@ -311,6 +321,9 @@ TEST(LinearPathTest, NamesWhatRuns) {
                "matvec f32 scalar");
   // f16 weights are widened too, never handed to a library that may have only a slow path for them.
   EXPECT_STREQ(LinearPathName(WeightType::kF16, Isa::kAvx2, MathMode::kFast, 9), "onednn f32");
+  EXPECT_STREQ(LinearPathName(WeightType::kF16, Isa::kAmx, MathMode::kFast, 9), "onednn f32");
+  EXPECT_STREQ(LinearPathName(WeightType::kQ4_K, Isa::kAmx, MathMode::kFast, 9), "tiles bf16 amx");
+  EXPECT_STREQ(LinearPathName(WeightType::kQ4_K, Isa::kAmx, MathMode::kExact, 9), "onednn f32");
 }
 
 }  // namespace

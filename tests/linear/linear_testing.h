@@ -21,7 +21,7 @@ inline constexpr WeightType kAllTypes[] = {
     WeightType::kF32,  WeightType::kF16,  WeightType::kBf16, WeightType::kQ4_0, WeightType::kQ4_1,
     WeightType::kQ5_0, WeightType::kQ5_1, WeightType::kQ8_0, WeightType::kQ2_K, WeightType::kQ3_K,
     WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K};
-inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 inline bool CpuRuns(Isa isa) {
   const std::vector<Isa> supported = SupportedIsas();

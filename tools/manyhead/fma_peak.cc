@@ -60,8 +60,8 @@ float SpinBaseline(float start) {
 }  // namespace
 
 double MeasureFlops(Isa isa, int threads) {
-  const auto spin = isa == Isa::kAvx512 ? SpinAvx512 : isa == Isa::kAvx2 ? SpinAvx2 : SpinBaseline;
-  const std::int64_t lanes = isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4;
+  const auto spin = isa >= Isa::kAvx512 ? SpinAvx512 : isa == Isa::kAvx2 ? SpinAvx2 : SpinBaseline;
+  const std::int64_t lanes = isa >= Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4;
   threads = std::max(1, threads);
   std::barrier<> barrier(threads);
   std::int64_t best = 0;

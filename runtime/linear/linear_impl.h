@@ -1,0 +1,149 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "kernels/linear_kernels.h"
+#include "runtime/linear/gemm_onednn.h"
+#include "runtime/linear/linear.h"
+#include "runtime/platform/dispatch.h"
+
+/// What the three ways to a product share: the workspace, and how work is cut.
+
+namespace manyhead::linear {
+
+// A widened panel fits the second-level cache.
+inline constexpr std::int64_t kPanelRows = 96, kPanelCols = 1536;
+/// Weight rows and columns that are narrowed to bf16 at a time; with their sums they stay in L2.
+inline constexpr std::int64_t kTilePanelRows = 128, kTilePanelCols = 512;
+
+inline std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) noexcept {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+inline const kernels::LinearTypeKernels& KernelsOf(Isa isa, WeightType type) noexcept {
+  return KernelsFor(isa).linear->types[static_cast<int>(type)];
+}
+
+inline std::int64_t BytesOf(WeightType type, std::int64_t elements) noexcept {
+  const WeightBlock block = WeightBlockOf(type);
+  return elements / block.elements * block.bytes;
+}
+
+inline std::int64_t StrideBytes(const WeightView& weight) noexcept {
+  return weight.stride_bytes != 0 ? weight.stride_bytes : WeightRowBytes(weight);
+}
+
+/// Whether products of many rows may go through tiles of bf16.
+inline bool HasTiles(const LinearLimits& limits) noexcept {
+  return limits.math == MathMode::kFast && KernelsFor(limits.isa).tiles != nullptr;
+}
+
+/// Hands out aligned pieces of a block of memory; with a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(std::byte* base) noexcept : base_(base) {}
+
+  template <class T>
+  T* Take(std::int64_t count) noexcept {
+    std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += RoundUp(count * static_cast<std::int64_t>(sizeof(T)), 64);
+    return reinterpret_cast<T*>(at);
+  }
+  std::int64_t used() const noexcept { return used_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t used_ = 0;
+};
+
+/// One thread's own buffers.
+struct ThreadBuffers {
+  kernels::QuantizedRows xq_32 = {};      ///< [kMatvecRows, max_cols]
+  kernels::QuantizedRows xq_256 = {};     ///< likewise
+  float* panel = nullptr;                 ///< [kPanelRows, kPanelCols]
+  float* tail_y = nullptr;                ///< [kGemmRows, kPanelRows]
+  std::uint16_t* tile_weights = nullptr;  ///< [kTilePanelRows, kTilePanelCols] bf16
+  float* tile_sums = nullptr;             ///< [kTilePanelRows, max_rows rounded up]
+
+  ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcept;
+};
+
+/// The threads' common buffers.
+struct SharedBuffers {
+  float* tail_x = nullptr;          ///< [kGemmRows, max_cols] rows left over from blocks
+  std::uint16_t* tile_x = nullptr;  ///< activations as tiles
+
+  SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept;
+};
+
+/// Activations shared by all products of a call.
+struct Activations {
+  const float* x = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t M = 0;
+  std::int64_t cols = 0;
+};
+
+/// Rows [first, first + count) of one output's weight.
+struct RowRange {
+  const LinearOutput* output = nullptr;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+/// All outputs' rows cut into items: item i of them, or with i at least their number an empty
+/// range. `rows_of(weight)` is the most rows of one item.
+template <class RowsOf>
+RowRange FindItem(std::span<const LinearOutput> outputs, std::int64_t i, RowsOf rows_of) noexcept {
+  for (const LinearOutput& output : outputs) {
+    const std::int64_t rows = rows_of(*output.weight);
+    const std::int64_t items = (output.weight->rows + rows - 1) / rows;
+    if (i < items) return {&output, i * rows, std::min(rows, output.weight->rows - i * rows)};
+    i -= items;
+  }
+  return {};
+}
+
+template <class RowsOf>
+std::int64_t CountItems(std::span<const LinearOutput> outputs, RowsOf rows_of) noexcept {
+  std::int64_t items = 0;
+  for (const LinearOutput& output : outputs) {
+    const std::int64_t rows = rows_of(*output.weight);
+    items += (output.weight->rows + rows - 1) / rows;
+  }
+  return items;
+}
+
+void RunMatvec(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+               std::span<const LinearOutput> outputs, bool fast) noexcept;
+/// By oneDNN in f32.
+void RunPanels(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+               std::span<const LinearOutput> outputs) noexcept;
+/// In tiles of bf16; only where HasTiles.
+void RunTiles(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+              std::span<const LinearOutput> outputs) noexcept;
+
+}  // namespace manyhead::linear
+
+namespace manyhead {
+
+struct LinearWorkspace::Impl {
+  explicit Impl(const LinearLimits& wanted);
+  linear::ThreadBuffers Buffers(int thread) const noexcept;
+
+  struct Free {
+    void operator()(std::byte* p) const noexcept;
+  };
+  LinearLimits limits;
+  std::int64_t size_bytes = 0;
+  std::int64_t thread_bytes = 0;
+  std::unique_ptr<std::byte[], Free> arena;  ///< the threads' buffers, then the shared ones
+  linear::SharedBuffers shared;
+};
+
+}  // namespace manyhead

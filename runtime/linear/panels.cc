@@ -1,0 +1,88 @@
+#include <algorithm>
+
+#include "runtime/linear/linear_impl.h"
+
+namespace manyhead::linear {
+namespace {
+
+/// Columns [c0, c0 + count) of a range of weight rows as f32.
+struct Panel {
+  const float* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+Panel WidenPanel(Isa isa, const RowRange& range, std::int64_t c0, std::int64_t count,
+                 float* buffer) noexcept {
+  const WeightView& weight = *range.output->weight;
+  const std::int64_t row_bytes = StrideBytes(weight);
+  const std::byte* first = weight.data + range.first * row_bytes + BytesOf(weight.type, c0);
+  if (weight.type == WeightType::kF32 &&
+      reinterpret_cast<std::uintptr_t>(first) % alignof(float) == 0)
+    return {reinterpret_cast<const float*>(first),
+            row_bytes / static_cast<std::int64_t>(sizeof(float))};
+  const auto widen = KernelsOf(isa, weight.type).widen;
+  for (std::int64_t r = 0; r < range.count; ++r)
+    widen(first + r * row_bytes, count, buffer + r * count);
+  return {buffer, count};
+}
+
+/// One panel of weight rows times all activation rows. Whole blocks of kGemmRows rows are read and
+/// written in place; the rest goes through padded buffers.
+void RunPanel(const LinearWorkspace::Impl& impl, const Activations& in, const RowRange& range,
+              const ThreadBuffers& buffers) noexcept {
+  const std::int64_t tail = in.M % kGemmRows, direct = in.M - tail;
+  const LinearOutput& output = *range.output;
+  float* y = output.y + range.first;
+  float* tail_y = buffers.tail_y;
+  if (output.bias != nullptr) {
+    const float* bias = output.bias + range.first;
+    for (std::int64_t m = 0; m < direct; ++m)
+      std::copy_n(bias, range.count, y + m * output.y_stride);
+    for (std::int64_t m = 0; m < tail; ++m) std::copy_n(bias, range.count, tail_y + m * kPanelRows);
+  }
+  for (std::int64_t c0 = 0; c0 < in.cols; c0 += kPanelCols) {
+    const std::int64_t count = std::min(kPanelCols, in.cols - c0);
+    const Panel panel = WidenPanel(impl.limits.isa, range, c0, count, buffers.panel);
+    GemmTask task = {.M = direct,
+                     .N = range.count,
+                     .K = count,
+                     .a = in.x + c0,
+                     .a_stride = in.stride,
+                     .b = panel.data,
+                     .b_stride = panel.stride,
+                     .c = y,
+                     .c_stride = output.y_stride,
+                     .accumulate = c0 > 0 || output.bias != nullptr};
+    if (direct > 0) RunGemm(task);
+    task.M = kGemmRows;
+    task.a = impl.shared.tail_x + c0;
+    task.a_stride = in.cols;
+    task.c = tail_y;
+    task.c_stride = kPanelRows;
+    if (tail > 0) RunGemm(task);
+  }
+  for (std::int64_t m = 0; m < tail; ++m)
+    std::copy_n(tail_y + m * kPanelRows, range.count, y + (direct + m) * output.y_stride);
+}
+
+}  // namespace
+
+void RunPanels(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+               std::span<const LinearOutput> outputs) noexcept {
+  const std::int64_t tail = in.M % kGemmRows, direct = in.M - tail;
+  if (tail > 0)
+    worker.ForEach(kGemmRows, [&](std::int64_t m) {
+      float* row = impl.shared.tail_x + m * in.cols;
+      if (m < tail)
+        std::copy_n(in.x + (direct + m) * in.stride, in.cols, row);
+      else
+        std::fill_n(row, in.cols, 0.0F);
+    });
+  const ThreadBuffers buffers = impl.Buffers(worker.index());
+  const auto rows_of = [](const WeightView&) { return kPanelRows; };
+  worker.ForEach(CountItems(outputs, rows_of), [&](std::int64_t i) {
+    RunPanel(impl, in, FindItem(outputs, i, rows_of), buffers);
+  });
+}
+
+}  // namespace manyhead::linear

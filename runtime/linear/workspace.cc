@@ -1,0 +1,106 @@
+#include <algorithm>
+#include <new>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "runtime/linear/linear_impl.h"
+#include "runtime/platform/dcheck.h"
+
+namespace manyhead {
+namespace {
+
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
+constexpr std::int64_t kMaxThreads = 4096;
+constexpr std::align_val_t kAlignment{64};
+
+Status CheckLimits(const LinearLimits& limits) {
+  std::ostringstream message;
+  const auto outside = [&](const char* name, std::int64_t value, std::int64_t most) {
+    if (value >= 1 && value <= most) return false;
+    message << "LinearWorkspace: " << name << " = " << value << "; expected 1 to " << most;
+    return true;
+  };
+  if (outside("max_cols", limits.max_cols, kMaxSize) ||
+      outside("max_rows", limits.max_rows, kMaxSize) ||
+      outside("threads", limits.threads, kMaxThreads))
+    return {StatusCode::kInvalidArgument, message.str()};
+  const std::vector<Isa> supported = SupportedIsas();
+  if (std::find(supported.begin(), supported.end(), limits.isa) == supported.end()) {
+    message << "LinearWorkspace: isa = " << IsaName(limits.isa) << "; this CPU runs at most "
+            << IsaName(supported.back());
+    return {StatusCode::kUnsupported, message.str()};
+  }
+  return {};
+}
+
+}  // namespace
+
+namespace linear {
+
+ThreadBuffers::ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcept {
+  if (limits.math == MathMode::kFast) {
+    const std::int64_t rows = std::min(limits.max_rows, kMatvecRows);
+    const std::int64_t stride = RoundUp(limits.max_cols, 256), size = rows * stride;
+    xq_32.stride = xq_256.stride = stride;
+    xq_32.q = carver.Take<std::int8_t>(size);
+    xq_32.scales = carver.Take<float>(size / 32);
+    xq_32.scaled_sums = carver.Take<float>(size / 32);
+    xq_256.q = carver.Take<std::int8_t>(size);
+    xq_256.scales = carver.Take<float>(size / 32);
+    xq_256.half_sums = carver.Take<std::int16_t>(size / 16);
+  }
+  if (limits.max_rows <= kMatvecRows) return;
+  panel = carver.Take<float>(kPanelRows * std::min(kPanelCols, limits.max_cols));
+  tail_y = carver.Take<float>(kGemmRows * kPanelRows);
+  if (!HasTiles(limits)) return;
+  tile_weights = carver.Take<std::uint16_t>(kTilePanelRows * kTilePanelCols);
+  tile_sums = carver.Take<float>(kTilePanelRows * RoundUp(limits.max_rows, kernels::kTileRows));
+}
+
+SharedBuffers::SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept {
+  if (limits.max_rows <= kMatvecRows) return;
+  tail_x = carver.Take<float>(kGemmRows * limits.max_cols);
+  if (!HasTiles(limits)) return;
+  tile_x = carver.Take<std::uint16_t>(RoundUp(limits.max_rows, kernels::kTileRows) *
+                                      RoundUp(limits.max_cols, kernels::kTileCols));
+}
+
+}  // namespace linear
+
+void LinearWorkspace::Impl::Free::operator()(std::byte* p) const noexcept {
+  ::operator delete[](p, kAlignment);
+}
+
+LinearWorkspace::Impl::Impl(const LinearLimits& wanted)
+    : limits(wanted), shared([&] {
+        linear::Carver threads(nullptr), all(nullptr);
+        linear::ThreadBuffers(limits, threads);
+        linear::SharedBuffers(limits, all);
+        thread_bytes = threads.used();
+        size_bytes = limits.threads * thread_bytes + all.used();
+        arena.reset(new (kAlignment) std::byte[static_cast<std::size_t>(size_bytes)]);
+        linear::Carver carver(arena.get() + limits.threads * thread_bytes);
+        return linear::SharedBuffers(limits, carver);
+      }()) {}
+
+linear::ThreadBuffers LinearWorkspace::Impl::Buffers(int thread) const noexcept {
+  MANYHEAD_DCHECK(thread < limits.threads);
+  linear::Carver carver(arena.get() + thread * thread_bytes);
+  return {limits, carver};
+}
+
+Result<LinearWorkspace> LinearWorkspace::Create(const LinearLimits& limits) {
+  if (Status status = CheckLimits(limits); !status.ok()) return status;
+  if (limits.max_rows > kMatvecRows) ConfigureGemm();
+  return LinearWorkspace(std::make_unique<Impl>(limits));
+}
+
+LinearWorkspace::LinearWorkspace(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+LinearWorkspace::LinearWorkspace(LinearWorkspace&&) noexcept = default;
+LinearWorkspace& LinearWorkspace::operator=(LinearWorkspace&&) noexcept = default;
+LinearWorkspace::~LinearWorkspace() = default;
+
+std::int64_t LinearWorkspace::size_bytes() const noexcept { return impl_->size_bytes; }
+
+}  // namespace manyhead
