@@ -10,7 +10,7 @@
 
 namespace manyhead {
 
-inline constexpr Isa kEveryIsa[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
+inline constexpr Isa kEveryIsa[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 /// True when this CPU runs `isa`.
 inline bool CpuRuns(Isa isa) {
