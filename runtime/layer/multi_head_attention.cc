@@ -1,29 +1,20 @@
 #include "manyhead/multi_head_attention.h"
 
-#include <sstream>
 #include <utility>
 
+#include "runtime/layer/argument_errors.h"
 #include "runtime/layer/multi_head_attention_impl.h"
 
 namespace manyhead {
+
+using layer::CheckRange;
+using layer::Invalid;
+
 namespace {
 
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 24;  // keeps sizes far from overflow
 constexpr const char* kCreate = "MultiHeadAttention::Create";
-
-template <class... Parts>
-Status Invalid(const char* function, const Parts&... parts) {
-  std::ostringstream message;
-  message << function << ": ";
-  (message << ... << parts);
-  return {StatusCode::kInvalidArgument, message.str()};
-}
-
-Status CheckRange(const char* function, const char* name, std::int64_t value, std::int64_t low,
-                  std::int64_t high) {
-  if (value >= low && value <= high) return {};
-  return Invalid(function, name, " = ", value, "; expected ", low, "..", high);
-}
+constexpr const char* kForward = "MultiHeadAttention::Forward";
 
 /// Fills in the layer's own defaults.
 Status ResolveSizes(MultiHeadAttentionParams& params) {
@@ -142,167 +133,81 @@ KvLayerShape MultiHeadAttention::cache_shape() const noexcept {
   return {attention.num_kv_heads, attention.head_dim, attention.head_dim_v};
 }
 
-namespace {
-
-/// What every call is checked for.
-Status CheckCall(const char* function, const AttentionParams& attention, std::int64_t q_len,
-                 std::int64_t kv_len, const float* x, const float* out,
-                 const ForwardOptions& options) {
-  if (Status status = CheckRange(function, "q_len", q_len, 0, attention.max_q_len); !status.ok())
-    return status;
-  if (Status status = CheckRange(function, "kv_len", kv_len, 0, attention.max_kv_len); !status.ok())
-    return status;
-  if (q_len == 0) return {};
-  if (x == nullptr || out == nullptr)
-    return Invalid(function, x == nullptr ? "x" : "out", " is null with q_len = ", q_len);
-  if (options.bias.bias.data != nullptr && options.bias.bias.kv_len < kv_len)
-    return Invalid(function, "bias has kv_len = ", options.bias.bias.kv_len,
-                   "; expected at least kv_len = ", kv_len);
-  if (options.bias.mask.data != nullptr && options.bias.mask.kv_len < kv_len)
-    return Invalid(function, "mask has kv_len = ", options.bias.mask.kv_len,
-                   "; expected at least kv_len = ", kv_len);
-  return {};
-}
-
-Status CheckKind(const char* function, std::int64_t memory_dim, bool cross) {
-  if ((memory_dim > 0) == cross) return {};
-  return Invalid(function, "memory_dim = ", memory_dim, "; this call is of ",
-                 cross ? "cross" : "self", " attention");
-}
-
-/// Whether `sequence` and `layer` of `cache` can serve a layer of `shape`.
-Status CheckCache(const char* function, const KvCache& cache, std::int64_t layer,
-                  SequenceId sequence, const KvLayerShape& shape, std::int64_t q_len) {
-  const auto& layers = cache.params().layers;
-  if (Status status =
-          CheckRange(function, "layer", layer, 0, static_cast<std::int64_t>(layers.size()) - 1);
-      !status.ok())
-    return status;
-  const KvLayerShape& stored = layers[static_cast<std::size_t>(layer)];
-  const struct {
-    const char* name;
-    std::int64_t wanted, stored;
-  } sizes[] = {
-      {"num_kv_heads", shape.num_kv_heads, stored.num_kv_heads},
-      {"head_dim", shape.head_dim, stored.head_dim},
-      {"head_dim_v", shape.head_dim_v,
-       stored.head_dim_v == 0 ? stored.head_dim : stored.head_dim_v},
-  };
-  for (const auto& [name, wanted, held] : sizes)
-    if (wanted != held)
-      return Invalid(function, name, " = ", wanted, " differs from ", name, " = ", held,
-                     " of layer ", layer, " in the cache");
-  const std::int64_t length = cache.length(sequence);
-  if (length < 0)
-    return Invalid(function, "sequence = ", static_cast<std::int64_t>(sequence),
-                   " is not in the cache");
-  if (q_len > length)
-    return Invalid(function, "q_len = ", q_len, " exceeds the ", length,
-                   " tokens that the cache has reserved");
-  return {};
-}
-
-}  // namespace
-
 Status MultiHeadAttention::Forward(std::int64_t q_len, const float* x, float* out,
                                    const ForwardOptions& options) noexcept {
-  constexpr const char* kName = "MultiHeadAttention::Forward";
-  if (Status status = CheckKind(kName, params().memory_dim, false); !status.ok()) return status;
-  if (Status status = CheckCall(kName, params().attention, q_len, q_len, x, out, options);
-      !status.ok() || q_len == 0)
-    return status;
-  Impl::Call call;
-  call.q_len = call.kv_len = q_len;
-  call.x = x;
-  call.out = out;
-  call.options = options;
-  return impl_->Run(call);
+  return impl_->RunSelf({.function = kForward,
+                         .q_len = q_len,
+                         .kv_len = q_len,
+                         .x = x,
+                         .out = out,
+                         .options = options});
 }
 
 Status MultiHeadAttention::Forward(std::int64_t q_len, const float* x, std::int64_t kv_len,
                                    const float* memory, float* out,
                                    const ForwardOptions& options) noexcept {
-  constexpr const char* kName = "MultiHeadAttention::Forward";
-  if (Status status = CheckKind(kName, params().memory_dim, true); !status.ok()) return status;
-  if (Status status = CheckCall(kName, params().attention, q_len, kv_len, x, out, options);
-      !status.ok())
-    return status;
   if (memory == nullptr && kv_len > 0)
-    return Invalid(kName, "memory is null with kv_len = ", kv_len);
-  Impl::Call call;
-  call.q_len = q_len;
-  call.kv_len = kv_len;
-  call.x = x;
-  call.memory = memory;
-  call.out = out;
-  call.options = options;
-  return impl_->Run(call);
+    return Invalid(kForward, "memory is null with kv_len = ", kv_len);
+  return impl_->RunCross({.function = kForward,
+                          .q_len = q_len,
+                          .kv_len = kv_len,
+                          .x = x,
+                          .memory = memory,
+                          .out = out,
+                          .options = options});
 }
 
 Status MultiHeadAttention::ForwardAgain(std::int64_t q_len, const float* x, float* out,
                                         const ForwardOptions& options) noexcept {
   constexpr const char* kName = "MultiHeadAttention::ForwardAgain";
-  if (Status status = CheckKind(kName, params().memory_dim, true); !status.ok()) return status;
-  if (impl_->memory_len < 0) return Invalid(kName, "no call has given a memory");
-  if (Status status =
-          CheckCall(kName, params().attention, q_len, impl_->memory_len, x, out, options);
-      !status.ok())
-    return status;
-  Impl::Call call;
-  call.q_len = q_len;
-  call.kv_len = impl_->memory_len;
-  call.x = x;
-  call.out = out;
-  call.options = options;
-  return impl_->Run(call);
+  if (impl_->is_cross() && impl_->memory_len < 0)
+    return Invalid(kName, "no call has given a memory");
+  return impl_->RunCross({.function = kName,
+                          .q_len = q_len,
+                          .kv_len = impl_->memory_len,
+                          .x = x,
+                          .out = out,
+                          .options = options});
 }
 
 Status MultiHeadAttention::Forward(KvCache& cache, std::int64_t layer, SequenceId sequence,
                                    std::int64_t q_len, const float* x, float* out,
                                    const ForwardOptions& options) noexcept {
-  constexpr const char* kName = "MultiHeadAttention::Forward";
-  if (Status status = CheckKind(kName, params().memory_dim, false); !status.ok()) return status;
-  if (Status status = CheckCache(kName, cache, layer, sequence, cache_shape(), q_len); !status.ok())
-    return status;
-  const std::int64_t kv_len = cache.length(sequence);
-  if (Status status = CheckCall(kName, params().attention, q_len, kv_len, x, out, options);
-      !status.ok() || q_len == 0)
-    return status;
-  Impl::Call call;
-  call.q_len = q_len;
-  call.kv_len = kv_len;
-  call.position = kv_len - q_len;
-  call.x = x;
-  call.out = out;
-  call.options = options;
-  call.cache = &cache;
-  call.layer = layer;
-  call.sequence = sequence;
-  return impl_->Run(call);
+  return impl_->RunCached({.function = kForward,
+                           .q_len = q_len,
+                           .x = x,
+                           .out = out,
+                           .options = options,
+                           .cache = &cache,
+                           .layer = layer,
+                           .sequence = sequence});
 }
 
 Status MultiHeadAttention::Append(std::int64_t q_len, const float* x, float* out,
                                   const ForwardOptions& options) noexcept {
   constexpr const char* kName = "MultiHeadAttention::Append";
-  if (!impl_->own_cache) return Invalid(kName, "the layer has no cache; expected own_cache = true");
+  if (!impl_->own_cache) return Invalid(kName, "own_cache = false; expected true");
   if (Status status = CheckRange(kName, "q_len", q_len, 0, params().attention.max_q_len);
       !status.ok())
     return status;
   KvCache& cache = *impl_->own_cache;
   const std::int64_t before = length();
   if (Status status = cache.Reserve(impl_->own_sequence, q_len); !status.ok()) return status;
-  Status status = Forward(cache, 0, impl_->own_sequence, q_len, x, out, options);
-  if (!status.ok()) {
-    const Status undone = cache.Truncate(impl_->own_sequence, before);
-    return undone.ok() ? status : undone;
-  }
+  Status status = impl_->RunCached({.function = kName,
+                                    .q_len = q_len,
+                                    .x = x,
+                                    .out = out,
+                                    .options = options,
+                                    .cache = &cache,
+                                    .sequence = impl_->own_sequence});
+  if (!status.ok())
+    if (Status undone = cache.Truncate(impl_->own_sequence, before); !undone.ok()) return undone;
   return status;
 }
 
 Status MultiHeadAttention::Truncate(std::int64_t length) noexcept {
   if (!impl_->own_cache)
-    return Invalid("MultiHeadAttention::Truncate",
-                   "the layer has no cache; expected own_cache = true");
+    return Invalid("MultiHeadAttention::Truncate", "own_cache = false; expected true");
   return impl_->own_cache->Truncate(impl_->own_sequence, length);
 }
 

@@ -14,18 +14,19 @@
 
 namespace manyhead {
 
-/// The layer without its checks of arguments.
+/// The layer behind its names: what the public calls come to.
 struct MultiHeadAttention::Impl {
  public:
   /// One call's tokens, and where their keys and values come from.
   struct Call {
+    const char* function = nullptr;  ///< begins the message of an error
     std::int64_t q_len = 0;
     std::int64_t kv_len = 0;
     std::int64_t position = 0;  ///< of the first query
     const float* x = nullptr;
     const float* memory = nullptr;  ///< cross attention; null: that of an earlier call
     float* out = nullptr;
-    ForwardOptions options;
+    ForwardOptions options = {};
     KvCache* cache = nullptr;  ///< where keys and values are kept; null: only for this call
     std::int64_t layer = 0;
     SequenceId sequence{};
@@ -37,7 +38,11 @@ struct MultiHeadAttention::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  Status Run(const Call& call) noexcept;
+  /// Each checks everything before anything is written.
+  Status RunSelf(const Call& call) noexcept;
+  Status RunCross(const Call& call) noexcept;
+  /// kv_len and position of `call` follow from the cache.
+  Status RunCached(const Call& call) noexcept;
 
   const MultiHeadAttentionParams& params() const noexcept { return params_; }
   bool is_cross() const noexcept { return params_.memory_dim > 0; }
@@ -73,9 +78,12 @@ struct MultiHeadAttention::Impl {
   Status CreateOwnCache();
   void AllocateBuffers();
 
+  Status CheckKind(const Call& call, bool cross) const noexcept;
+  Status CheckCache(const Call& call) const noexcept;
+  Status CheckRows(const Call& call) const noexcept;
+  Status Run(const Call& call) noexcept;
   LinearMath MathOf(const Call& call) const noexcept;
   Status RunParallel(const Call& call) noexcept;
-  Status AttendAllHeads(const Call& call) noexcept;
   Status RunSequential(const Call& call) noexcept;
   Status RunHead(const Call& call, std::int64_t head) noexcept;
   void ProjectInputs(Worker& worker, const Call& call) noexcept;
@@ -84,11 +92,13 @@ struct MultiHeadAttention::Impl {
   void RotateKeys(Worker& worker, const Call& call) noexcept;
   void RotateQueries(Worker& worker, const Call& call, std::int64_t heads) noexcept;
   void WriteCache(Worker& worker, const Call& call) noexcept;
-  void GatherKvHead(Worker& worker, const Call& call, std::int64_t kv_head) noexcept;
+  void ReadKvHead(Worker& worker, const Call& call, std::int64_t head) noexcept;
   void ProjectOutput(Worker& worker, const Call& call) noexcept;
   void ProjectTerm(Worker& worker, const Call& call, std::int64_t head, const Rows& rows,
                    float* term) noexcept;
   void AddTerm(Worker& worker, const Call& call, std::int64_t head, const float* term) noexcept;
+  AttentionTensors TensorsOf(const Call& call) const noexcept;
+  AttentionTensors TensorsOfHead(const Call& call, std::int64_t head) const noexcept;
   Rows KvSource(const Call& call) const noexcept;
   std::int64_t PaddedColumns(std::int64_t head, std::int64_t* first) const noexcept;
 

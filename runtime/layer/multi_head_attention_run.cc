@@ -1,9 +1,15 @@
 #include <algorithm>
 
+#include "runtime/attention/plan_impl.h"
 #include "runtime/cache/kv_cache_impl.h"
+#include "runtime/layer/argument_errors.h"
 #include "runtime/layer/multi_head_attention_impl.h"
 
 namespace manyhead {
+
+using layer::CheckRange;
+using layer::Invalid;
+
 namespace {
 
 /// What a head's logits get of the bias of all.
@@ -11,23 +17,6 @@ AttentionBias BiasOfHead(AttentionBias bias, std::int64_t head) noexcept {
   if (bias.bias.data != nullptr) bias.bias.data += head * bias.bias.head_stride;
   if (bias.mask.data != nullptr) bias.mask.data += head * bias.mask.head_stride;
   return bias;
-}
-
-/// Over dense tensors of one request.
-Status Attend(AttentionPlan& plan, std::int64_t q_len, std::int64_t kv_len, const float* q,
-              const float* k, const float* v, float* out, const AttentionBias& bias) noexcept {
-  if (bias.bias.data == nullptr && bias.mask.data == nullptr)
-    return plan.Run(q_len, kv_len, q, k, v, out);
-  const AttentionParams& params = plan.params();
-  AttentionTensors tensors;
-  tensors.q_len = q_len;
-  tensors.kv_len = kv_len;
-  tensors.q = {q, 0, params.num_heads * params.head_dim, params.head_dim};
-  tensors.k = {k, 0, params.num_kv_heads * params.head_dim, params.head_dim};
-  tensors.v = {v, 0, params.num_kv_heads * params.head_dim_v, params.head_dim_v};
-  tensors.out = {out, 0, params.num_heads * params.head_dim_v, params.head_dim_v};
-  tensors.bias = bias;
-  return plan.Run(tensors);
 }
 
 }  // namespace
@@ -43,27 +32,110 @@ MultiHeadAttention::Impl::Rows MultiHeadAttention::Impl::KvSource(const Call& ca
   return {call.memory, params_.memory_dim, call.memory != nullptr ? call.kv_len : 0};
 }
 
-Status MultiHeadAttention::Impl::Run(const Call& call) noexcept {
-  if (is_cross()) memory_len = call.kv_len;
-  return params_.sequential ? RunSequential(call) : RunParallel(call);
+Status MultiHeadAttention::Impl::CheckKind(const Call& call, bool cross) const noexcept {
+  if (is_cross() == cross) return {};
+  return Invalid(call.function, "memory_dim = ", params_.memory_dim, "; expected ",
+                 cross ? "more than 0 for cross" : "0 for self", " attention");
 }
 
-Status MultiHeadAttention::Impl::RunParallel(const Call& call) noexcept {
-  const int threads = params_.attention.threads;
-  RunTeam(threads, [&](Worker& worker) { ProjectInputs(worker, call); });
-  if (Status status = AttendAllHeads(call); !status.ok()) return status;
-  RunTeam(threads, [&](Worker& worker) { ProjectOutput(worker, call); });
+/// Whether the call's sequence and layer of its cache can serve this layer.
+Status MultiHeadAttention::Impl::CheckCache(const Call& call) const noexcept {
+  const AttentionParams& attention = params_.attention;
+  const auto& layers = call.cache->params().layers;
+  const auto count = static_cast<std::int64_t>(layers.size());
+  if (Status status = CheckRange(call.function, "layer", call.layer, 0, count - 1); !status.ok())
+    return status;
+  const KvLayerShape& shape = layers[static_cast<std::size_t>(call.layer)];
+  const struct {
+    const char* name;
+    std::int64_t wanted, stored;
+  } sizes[] = {
+      {"num_kv_heads", attention.num_kv_heads, shape.num_kv_heads},
+      {"head_dim", attention.head_dim, shape.head_dim},
+      {"head_dim_v", attention.head_dim_v,
+       shape.head_dim_v == 0 ? shape.head_dim : shape.head_dim_v},
+  };
+  for (const auto& [name, wanted, stored] : sizes)
+    if (wanted != stored)
+      return Invalid(call.function, name, " = ", wanted, " differs from ", name, " = ", stored,
+                     " of layer ", call.layer, " in the cache");
+  const std::int64_t length = call.cache->length(call.sequence);
+  if (length < 0)
+    return Invalid(call.function, "sequence = ", static_cast<std::int64_t>(call.sequence),
+                   " is not in the cache");
+  if (call.q_len > length)
+    return Invalid(call.function, "q_len = ", call.q_len, " exceeds the ", length,
+                   " tokens that the cache holds room for");
   return {};
 }
 
-Status MultiHeadAttention::Impl::AttendAllHeads(const Call& call) noexcept {
-  AttentionPlan& plan = plans_.front();
+Status MultiHeadAttention::Impl::CheckRows(const Call& call) const noexcept {
+  const AttentionParams& attention = params_.attention;
+  if (Status status = CheckRange(call.function, "q_len", call.q_len, 0, attention.max_q_len);
+      !status.ok())
+    return status;
+  if (Status status = CheckRange(call.function, "kv_len", call.kv_len, 0, attention.max_kv_len);
+      !status.ok())
+    return status;
+  if (call.q_len == 0 || (call.x != nullptr && call.out != nullptr)) return {};
+  return Invalid(call.function, call.x == nullptr ? "x" : "out",
+                 " is null with q_len = ", call.q_len);
+}
+
+Status MultiHeadAttention::Impl::RunSelf(const Call& call) noexcept {
+  if (Status status = CheckKind(call, false); !status.ok()) return status;
+  return Run(call);
+}
+
+Status MultiHeadAttention::Impl::RunCross(const Call& call) noexcept {
+  if (Status status = CheckKind(call, true); !status.ok()) return status;
+  return Run(call);
+}
+
+Status MultiHeadAttention::Impl::RunCached(const Call& call) noexcept {
+  if (Status status = CheckKind(call, false); !status.ok()) return status;
+  if (Status status = CheckCache(call); !status.ok()) return status;
+  Call placed = call;
+  placed.kv_len = call.cache->length(call.sequence);
+  placed.position = placed.kv_len - call.q_len;
+  return Run(placed);
+}
+
+Status MultiHeadAttention::Impl::Run(const Call& call) noexcept {
+  if (Status status = CheckRows(call); !status.ok()) return status;
+  return params_.sequential ? RunSequential(call) : RunParallel(call);
+}
+
+/// All heads' queries, keys, values and results, in the layer's buffers.
+AttentionTensors MultiHeadAttention::Impl::TensorsOf(const Call& call) const noexcept {
+  const AttentionParams& a = params_.attention;
+  AttentionTensors tensors;
+  tensors.q_len = call.q_len;
+  tensors.kv_len = call.kv_len;
+  tensors.q = {query_.data(), 0, a.num_heads * a.head_dim, a.head_dim};
+  tensors.k = {key_.data(), 0, a.num_kv_heads * a.head_dim, a.head_dim};
+  tensors.v = {value_.data(), 0, a.num_kv_heads * a.head_dim_v, a.head_dim_v};
+  tensors.bias = call.options.bias;
+  return tensors;
+}
+
+Status MultiHeadAttention::Impl::RunParallel(const Call& call) noexcept {
+  AttentionPlan::Impl& plan = plans_.front().impl();
   const std::int64_t qo_indptr[] = {0, call.q_len};
-  if (call.cache != nullptr)
-    return plan.Run(*call.cache, call.layer, {&call.sequence, 1}, qo_indptr, query_.data(),
-                    attended_.data(), nullptr, call.options.bias);
-  return Attend(plan, call.q_len, call.kv_len, query_.data(), key_.data(), value_.data(),
-                attended_.data(), call.options.bias);
+  const AttentionTensors tensors = TensorsOf(call);
+  if (Status status = call.cache != nullptr
+                          ? plan.Prepare(*call.cache, {&call.sequence, 1}, qo_indptr,
+                                         call.options.bias, call.function)
+                          : plan.Prepare(tensors, call.function);
+      !status.ok())
+    return status;
+  if (is_cross()) memory_len = call.kv_len;
+  RunTeam(params_.attention.threads, [&](Worker& worker) {
+    ProjectInputs(worker, call);
+    plan.RunOn(worker, call.layer, query_.data(), attended_.data(), nullptr);
+    ProjectOutput(worker, call);
+  });
+  return {};
 }
 
 void MultiHeadAttention::Impl::ProjectInputs(Worker& worker, const Call& call) noexcept {
@@ -167,10 +239,32 @@ void MultiHeadAttention::Impl::ProjectTerm(Worker& worker, const Call& call, std
 }
 
 Status MultiHeadAttention::Impl::RunSequential(const Call& call) noexcept {
+  // What is wrong for one head is wrong for each: nothing is written before it is known.
+  const AttentionTensors tensors = TensorsOfHead(call, 0);
+  if (Status status = plans_.front().impl().Prepare(tensors, call.function); !status.ok())
+    return status;
+  if (is_cross()) memory_len = call.kv_len;
   RunTeam(params_.attention.threads, [&](Worker& worker) { ProjectKeysByHead(worker, call); });
   for (std::int64_t h = 0; h < params_.attention.num_heads; ++h)
     if (Status status = RunHead(call, h); !status.ok()) return status;
   return {};
+}
+
+/// One head's; keys and values as the cache rounds them come from buffers of their own.
+AttentionTensors MultiHeadAttention::Impl::TensorsOfHead(const Call& call,
+                                                         std::int64_t head) const noexcept {
+  const AttentionParams& a = params_.attention;
+  const std::int64_t kv_head = head / (a.num_heads / a.num_kv_heads);
+  AttentionTensors tensors = TensorsOf(call);
+  tensors.q = {query_.data(), 0, a.head_dim, a.head_dim};
+  tensors.k.data = key_.data() + kv_head * a.head_dim;
+  tensors.v.data = value_.data() + kv_head * a.head_dim_v;
+  if (call.cache != nullptr) {
+    tensors.k = {head_key_.data(), 0, a.head_dim, a.head_dim};
+    tensors.v = {head_value_.data(), 0, a.head_dim_v, a.head_dim_v};
+  }
+  tensors.bias = BiasOfHead(call.options.bias, head);
+  return tensors;
 }
 
 void MultiHeadAttention::Impl::ProjectKeysByHead(Worker& worker, const Call& call) noexcept {
@@ -194,24 +288,19 @@ void MultiHeadAttention::Impl::ProjectKeysByHead(Worker& worker, const Call& cal
 /// From x to the head's term, which is added to out.
 Status MultiHeadAttention::Impl::RunHead(const Call& call, std::int64_t head) noexcept {
   const AttentionParams& attention = params_.attention;
-  const std::int64_t group = attention.num_heads / attention.num_kv_heads;
   const HeadOutputs& wanted = call.options.head_outputs;
+  const std::int64_t T = call.q_len, Dv = attention.head_dim_v, d = params_.d_model;
+  float* attended = wanted.heads != nullptr ? wanted.heads + head * T * Dv : attended_.data();
+  float* term = wanted.terms != nullptr ? wanted.terms + head * T * d : term_.data();
+  const AttentionTensors tensors = TensorsOfHead(call, head);
+  AttentionPlan::Impl& plan =
+      plans_[std::min(static_cast<std::size_t>(head), plans_.size() - 1)].impl();
+  if (Status status = plan.Prepare(tensors, call.function); !status.ok()) return status;
   RunTeam(attention.threads, [&](Worker& worker) {
     ProjectQueryHead(worker, call, head);
-    if (head % group == 0) GatherKvHead(worker, call, head / group);
-  });
-  float* attended = wanted.heads != nullptr
-                        ? wanted.heads + head * call.q_len * attention.head_dim_v
-                        : attended_.data();
-  AttentionPlan& plan = plans_[std::min(static_cast<std::size_t>(head), plans_.size() - 1)];
-  if (Status status = Attend(plan, call.q_len, call.kv_len, query_.data(), head_key_.data(),
-                             head_value_.data(), attended, BiasOfHead(call.options.bias, head));
-      !status.ok())
-    return status;
-  float* term =
-      wanted.terms != nullptr ? wanted.terms + head * call.q_len * params_.d_model : term_.data();
-  RunTeam(attention.threads, [&](Worker& worker) {
-    ProjectTerm(worker, call, head, {attended, attention.head_dim_v, call.q_len}, term);
+    if (call.cache != nullptr) ReadKvHead(worker, call, head);
+    plan.RunOn(worker, 0, query_.data(), attended, nullptr);
+    ProjectTerm(worker, call, head, {attended, Dv, T}, term);
     AddTerm(worker, call, head, term);
   });
   return {};
@@ -226,19 +315,16 @@ void MultiHeadAttention::Impl::ProjectQueryHead(Worker& worker, const Call& call
   RotateQueries(worker, call, 1);
 }
 
-void MultiHeadAttention::Impl::GatherKvHead(Worker& worker, const Call& call,
-                                            std::int64_t kv_head) noexcept {
-  const AttentionParams& attention = params_.attention;
-  const std::int64_t K = attention.num_kv_heads, D = attention.head_dim, Dv = attention.head_dim_v;
+/// The keys and values that `head` reads, unless the head before it read them too.
+void MultiHeadAttention::Impl::ReadKvHead(Worker& worker, const Call& call,
+                                          std::int64_t head) noexcept {
+  const AttentionParams& a = params_.attention;
+  const std::int64_t group = a.num_heads / a.num_kv_heads;
+  if (head % group != 0) return;
   worker.ForEach(call.kv_len, [&](std::int64_t s) {
-    float* key = head_key_.data() + s * D;
-    float* value = head_value_.data() + s * Dv;
-    if (call.cache != nullptr) {
-      call.cache->impl().ReadRow(call.sequence, call.layer, kv_head, s, key, value);
-    } else {
-      std::copy_n(key_.data() + (s * K + kv_head) * D, D, key);
-      std::copy_n(value_.data() + (s * K + kv_head) * Dv, Dv, value);
-    }
+    call.cache->impl().ReadRow(call.sequence, call.layer, head / group, s,
+                               head_key_.data() + s * a.head_dim,
+                               head_value_.data() + s * a.head_dim_v);
   });
 }
 

@@ -9,9 +9,14 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/layer/argument_errors.h"
 #include "runtime/platform/dispatch.h"
 
 namespace manyhead {
+
+using layer::CheckRange;
+using layer::Invalid;
+
 namespace {
 
 constexpr std::int64_t kMaxHeadDim = 1024;  // as of the attention kernels
@@ -21,14 +26,6 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 constexpr const char* kScalingNames[] = {"none", "linear", "ntk", "yarn", "llama3", "factors"};
 static_assert(std::size(kScalingNames) == static_cast<std::size_t>(RopeScaling::kFactors) + 1);
-
-template <class... Parts>
-Status Invalid(const char* function, const Parts&... parts) {
-  std::ostringstream message;
-  message << function << ": ";
-  (message << ... << parts);
-  return {StatusCode::kInvalidArgument, message.str()};
-}
 
 Status CheckDims(const char* function, std::int64_t head_dim, std::int64_t rotary_dim) {
   if (head_dim < 1 || head_dim > kMaxHeadDim)
@@ -210,14 +207,11 @@ RopeHeads Resolve(RopeHeads x, std::int64_t head_dim) noexcept {
   return x;
 }
 
-Status CheckRange(const char* function, const char* name, std::int64_t value) {
-  if (value >= 0 && value <= kMaxLength) return {};
-  return Invalid(function, name, " = ", value, "; expected 0..", kMaxLength);
-}
-
 Status CheckHeads(const char* function, const RopeHeads& x) {
-  if (Status status = CheckRange(function, "tokens", x.tokens); !status.ok()) return status;
-  if (Status status = CheckRange(function, "heads", x.heads); !status.ok()) return status;
+  if (Status status = CheckRange(function, "tokens", x.tokens, 0, kMaxLength); !status.ok())
+    return status;
+  if (Status status = CheckRange(function, "heads", x.heads, 0, kMaxLength); !status.ok())
+    return status;
   if (x.data == nullptr && x.tokens > 0 && x.heads > 0)
     return Invalid(function, "x is null with tokens = ", x.tokens, " and heads = ", x.heads);
   return {};
@@ -300,7 +294,8 @@ Status Rope::Apply(const RopeHeads& x, std::span<const std::int64_t> positions) 
 Status Rope::Apply(const RopeHeads& x, std::int64_t first_position) const noexcept {
   constexpr const char* kName = "Rope::Apply";
   if (Status status = CheckHeads(kName, x); !status.ok()) return status;
-  if (Status status = CheckRange(kName, "first_position", first_position); !status.ok())
+  if (Status status = CheckRange(kName, "first_position", first_position, 0, kMaxLength);
+      !status.ok())
     return status;
   RotateTokens(x, [&](std::int64_t t) { return first_position + t; });
   return {};

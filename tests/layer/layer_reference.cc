@@ -49,8 +49,8 @@ struct Shape {
 
 /// Query t of head h over the keys it sees.
 void Attend(const AttentionParams& params, const Shape& s, const std::vector<double>& q,
-            const std::vector<double>& k, const std::vector<double>& v, std::int64_t h,
-            std::int64_t t, double* head) {
+            const std::vector<double>& k, const std::vector<double>& v,
+            const std::vector<float>* bias, std::int64_t h, std::int64_t t, double* head) {
   const std::int64_t g = h / (s.H / s.K), position = s.S - s.T + t;
   const double scale = params.softmax_scale != 0 ? static_cast<double>(params.softmax_scale)
                                                  : 1 / std::sqrt(static_cast<double>(s.D));
@@ -69,6 +69,7 @@ void Attend(const AttentionParams& params, const Shape& s, const std::vector<dou
     if (!params.alibi_slopes.empty())
       logits[j] -=
           static_cast<double>(params.alibi_slopes[h]) * std::abs(static_cast<double>(position - j));
+    if (bias != nullptr) logits[j] += (*bias)[(h * s.T + t) * s.S + j];
     most = std::max(most, logits[j]);
   }
   double sum =
@@ -86,7 +87,8 @@ void Attend(const AttentionParams& params, const Shape& s, const std::vector<dou
 }  // namespace
 
 Expected Reference(const MultiHeadAttentionParams& params, const Matrices& weights,
-                   const std::vector<float>& x, const std::vector<float>* memory) {
+                   const std::vector<float>& x, const std::vector<float>* memory,
+                   const std::vector<float>* bias) {
   const AttentionParams& a = params.attention;
   const std::int64_t source_dim = memory != nullptr ? params.memory_dim : params.d_model;
   const std::vector<double> wide_x(x.begin(), x.end());
@@ -117,7 +119,7 @@ Expected Reference(const MultiHeadAttentionParams& params, const Matrices& weigh
   for (std::int64_t h = 0; h < s.H; ++h)
     for (std::int64_t t = 0; t < s.T; ++t) {
       double* head = expected.heads.data() + (h * s.T + t) * s.Dv;
-      Attend(a, s, q, k, v, h, t, head);
+      Attend(a, s, q, k, v, bias, h, t, head);
       for (std::int64_t r = 0; r < s.d; ++r) {
         double term = 0, sum = 0;
         for (std::int64_t i = 0; i < s.Dv; ++i) {

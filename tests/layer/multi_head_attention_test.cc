@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -16,13 +15,7 @@
 namespace manyhead {
 namespace {
 
-using layer_testing::Expected;
-using layer_testing::Matrices;
-using layer_testing::RandomFloats;
-using layer_testing::RandomMatrices;
-using layer_testing::Reference;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+using namespace layer_testing;  // NOLINT(google-build-using-namespace)
 
 /// A configuration and how its q_len tokens are made.
 struct Case {
@@ -63,51 +56,6 @@ MultiHeadAttentionParams ParamsOf(const Case& c, Isa isa, std::int64_t max_len) 
     params.rope->interleaved = c.interleaved;
   }
   return params;
-}
-
-/// Everything a call can give, in buffers of exactly its size that start as NaN.
-struct Outputs {
-  std::vector<float> out, heads, terms;
-
-  Outputs(const MultiHeadAttentionParams& params, std::int64_t q_len)
-      : out(static_cast<std::size_t>(q_len * params.d_model), kNan),
-        heads(static_cast<std::size_t>(params.attention.num_heads * q_len *
-                                       params.attention.head_dim_v),
-              kNan),
-        terms(static_cast<std::size_t>(params.attention.num_heads * q_len * params.d_model), kNan) {
-  }
-  ForwardOptions options() { return {.head_outputs = {heads.data(), terms.data()}}; }
-};
-
-template <class T>
-double Largest(const std::vector<T>& values) {
-  double most = 0;
-  for (T v : values) most = std::max(most, std::abs(static_cast<double>(v)));
-  return most;
-}
-
-/// Within 4e-6 of the largest number: a product of n f32 numbers rounds by less than
-/// n * 2^-24 of the sum of its sizes, here n <= 256, and by its square root in the mean; three
-/// follow each other, and the softmax in between passes on what moves its logits.
-void ExpectNear(const std::vector<float>& actual, const std::vector<double>& expected,
-                const char* what, double relative = 4e-6) {
-  ASSERT_EQ(actual.size(), expected.size());
-  const double tolerance = relative * std::max(1.0, Largest(expected));
-  for (std::size_t i = 0; i < actual.size(); ++i)
-    ASSERT_NEAR(actual[i], expected[i], tolerance) << what << " element " << i;
-}
-
-void ExpectSameBits(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i)
-    ASSERT_EQ(std::memcmp(&a[i], &b[i], sizeof(float)), 0)
-        << what << " element " << i << ": " << a[i] << " and " << b[i];
-}
-
-MultiHeadAttention Make(const MultiHeadAttentionParams& params, const Matrices& matrices) {
-  Result<MultiHeadAttention> layer = MultiHeadAttention::Create(params, matrices.AsWeights());
-  EXPECT_TRUE(layer.ok()) << layer.status().message();
-  return *std::move(layer);
 }
 
 /// How far two orders of the last sum may lie apart, as the header states it.
@@ -207,8 +155,8 @@ std::vector<float> AppendPieces(MultiHeadAttention& layer, const std::vector<flo
 
 TEST_P(Layer, PiecesThroughACacheEqualTheWhole) {
   MANYHEAD_SKIP_UNLESS_CPU_RUNS(isa());
-  if (!config().causal) GTEST_SKIP() << "a token sees later ones";
   MultiHeadAttentionParams params = ParamsOf(config(), isa(), 60);
+  params.attention.causal = true;  // else a token would see later pieces
   params.own_cache = true;
   const Matrices matrices = RandomMatrices(params, config().biases, 3);
   for (const bool sequential : {false, true}) {
