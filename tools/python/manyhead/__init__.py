@@ -1,7 +1,7 @@
 """manyhead: CPU attention with a KV cache managed head by head.
 
-``attention`` is the whole operator over NumPy arrays; ``KvCache`` and ``AttentionPlan`` are its parts
-for an engine; ``Model`` loads and runs decoders.
+``attention`` is the whole operator over NumPy arrays; ``KvCache``, ``AttentionPlan`` and ``rope`` are its
+parts for an engine; ``MultiHeadAttention`` adds the projections; ``Model`` loads and runs decoders.
 """
 
 from ._attention import alibi_slopes, attention, merge_attention_states
@@ -9,11 +9,14 @@ from ._cache import KvCache, kv_capacity_bytes
 from ._core import (AttentionExplanation, KvUsage, __version__, default_threads, select_isa,
                     supported_isas)
 from ._errors import FileError, OutOfPagesError, UnsupportedError
+from ._layer import MultiHeadAttention
 from ._model import Generation, Model
 from ._plan import AttentionPlan
+from ._rope import RopeConfig, rope
 
 __all__ = [
     "AttentionExplanation", "AttentionPlan", "FileError", "Generation", "KvCache", "KvUsage", "Model",
-    "OutOfPagesError", "UnsupportedError", "__version__", "alibi_slopes", "attention",
-    "default_threads", "kv_capacity_bytes", "merge_attention_states", "select_isa", "supported_isas",
+    "MultiHeadAttention", "OutOfPagesError", "RopeConfig", "UnsupportedError", "__version__",
+    "alibi_slopes", "attention", "default_threads", "kv_capacity_bytes", "merge_attention_states",
+    "rope", "select_isa", "supported_isas",
 ]

@@ -73,20 +73,16 @@ def integers(value: ArrayLike | None, name: str, size: int) -> NDArray[np.int64]
 
 def logits(value: ArrayLike | None, name: str, shape: tuple[int, ...],
            dtype: type[np.generic]) -> NDArray[Any] | None:
-    """A bias or mask broadcast to `shape`: only the last dimension is ever written out."""
+    """A bias (float32) or mask (bool) broadcast to `shape`: only the last dimension is written out."""
     if value is None:
         return None
     array = np.asarray(value)
-    is_mask = dtype is np.uint8
-    if is_mask and array.dtype != np.bool_:
+    if dtype is np.bool_ and array.dtype != np.bool_:
         raise ValueError(f"{name} has dtype {array.dtype}; expected bool (numbers to add go into bias)")
-    if not is_mask and array.dtype.kind != "f" and not is_bfloat16(array):
+    if dtype is np.float32 and array.dtype.kind != "f" and not is_bfloat16(array):
         raise ValueError(f"{name} has dtype {array.dtype}; expected floating-point numbers")
-    if is_mask:
-        array = array.view(np.uint8)
-    elif array.dtype != np.float32:
-        with np.errstate(over="ignore"):  # a float64 mask of -1e300 is -inf
-            array = array.astype(np.float32)
+    with np.errstate(over="ignore"):  # a float64 bias of -1e300 is -inf
+        array = array.astype(dtype, copy=False)
     try:
         np.broadcast_shapes(array.shape, shape)
         if array.ndim == 0 or array.shape[-1] != shape[-1]:
@@ -97,3 +93,11 @@ def logits(value: ArrayLike | None, name: str, shape: tuple[int, ...],
     except ValueError:
         raise ValueError(f"{name} has shape {list(np.asarray(value).shape)}, which does not broadcast "
                          f"to [B, H, T, S] = {list(shape)}") from None
+
+
+def logit_inputs(bias: ArrayLike | None, mask: ArrayLike | None,
+                 shape: tuple[int, ...]) -> dict[str, NDArray[Any] | None]:
+    """bias and mask as the extension takes them, which knows bools as bytes."""
+    mask = logits(mask, "mask", shape, np.bool_)
+    return {"bias": logits(bias, "bias", shape, np.float32),
+            "mask": None if mask is None else mask.view(np.uint8)}

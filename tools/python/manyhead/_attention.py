@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
-from ._arrays import FloatArray, floats, integers, single
+from ._arrays import FloatArray, floats, integers, logits, single
 from ._cache import KvCache, kv_capacity_bytes
 from ._plan import AttentionPlan, KvTypeName, Result, Stage, Window
 
@@ -75,7 +75,12 @@ def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False,
         lens = integers(k.shape[-2] if kv_lens is None else kv_lens, "kv_lens", batch)
         cache, sequences = _stored(k, v, lens, kv_type, isa)
         # A cache's queries are its sequences' last tokens; others, and weights, need plain tensors.
-        if query_start is None and return_weights is None and all(lens >= q.shape[-2]):
+        last = not causal and window == 0 or bool(np.all(lens >= q.shape[-2]))
+        if query_start is None and return_weights is None and last:
+            shape = (batch, *q.shape[-3:-1], k.shape[-2])
+            longest = max((cache.length(sequence) for sequence in sequences), default=0)
+            bias, mask = (None if x is None else x[..., :longest] for x in (
+                logits(bias, "bias", shape, np.float32), logits(mask, "mask", shape, np.bool_)))
             return plan.attend(cache, 0, sequences, q, bias=bias, mask=mask, return_lse=return_lse)
         k, v = _read_back(cache, sequences, k, v)
     return plan.run(q, k, v, bias=bias, mask=mask, kv_lens=kv_lens, query_start=query_start,

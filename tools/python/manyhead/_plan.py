@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
-from ._arrays import FloatArray, bits, floats, integers, logits, single, vector
+from ._arrays import FloatArray, bits, floats, integers, logit_inputs, single, vector
 
 if TYPE_CHECKING:
     from ._cache import KvCache
@@ -34,6 +34,21 @@ def _window_sides(window: Window) -> tuple[int, int | None]:
     return left + 1, _FAR if right == -1 else right
 
 
+def attention_params(*, num_heads: int, num_kv_heads: int, head_dim: int, head_dim_v: int,
+                     max_q_len: int, max_kv_len: int, causal: bool = False,
+                     scale: float | None = None, softcap: float = 0.0, window: Window = 0,
+                     alibi_slopes: ArrayLike | None = None, sinks: ArrayLike | None = None,
+                     num_sink_tokens: int = 0, threads: int = 0, isa: str | None = None,
+                     strict: bool = False) -> _core.AttentionParams:
+    left, right = _window_sides(window)
+    return _core.AttentionParams(
+        num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, head_dim_v=head_dim_v,
+        max_q_len=max_q_len, max_kv_len=max_kv_len, scale=scale or 0.0, softcap=softcap, causal=causal,
+        window=left, window_right=right, num_sink_tokens=num_sink_tokens,
+        alibi_slopes=vector(alibi_slopes, "alibi_slopes"), sinks=vector(sinks, "sinks"),
+        threads=threads, isa=isa, strict=strict)
+
+
 class AttentionPlan:
     """Attention of fixed head counts and sizes, made once and run often.
 
@@ -47,25 +62,18 @@ class AttentionPlan:
         head_dim_v: Dv, elements of a value head; None selects head_dim.
         max_q_len: most query tokens of one run, over its whole batch.
         max_kv_len: most key/value tokens of one request.
-        causal, scale, softcap, window, alibi_slopes, sinks, num_sink_tokens, threads, isa: as in
-            ``manyhead.attention``.
-        strict: raise UnsupportedError where a faster kernel has to be refused, instead of taking a
+        **options: causal, scale, softcap, window, alibi_slopes, sinks, num_sink_tokens, threads, isa as
+            in ``manyhead.attention``.
+        strict: (among the options) raise UnsupportedError where a faster kernel has to be refused, instead of taking a
             slower one; ``explain`` says which and why.
     """
 
     def __init__(self, *, num_heads: int, num_kv_heads: int, head_dim: int,
-                 head_dim_v: int | None = None, max_q_len: int, max_kv_len: int, causal: bool = False,
-                 scale: float | None = None, softcap: float = 0.0, window: Window = 0,
-                 alibi_slopes: ArrayLike | None = None, sinks: ArrayLike | None = None,
-                 num_sink_tokens: int = 0, threads: int = 0, isa: str | None = None,
-                 strict: bool = False) -> None:
-        left, right = _window_sides(window)
-        self._core = _core.AttentionPlan(
+                 head_dim_v: int | None = None, max_q_len: int, max_kv_len: int,
+                 **options: Any) -> None:
+        self._core = _core.AttentionPlan(attention_params(
             num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
-            head_dim_v=head_dim_v or 0, max_q_len=max_q_len, max_kv_len=max_kv_len,
-            scale=scale or 0.0, softcap=softcap, causal=causal, window=left, window_right=right,
-            num_sink_tokens=num_sink_tokens, alibi_slopes=vector(alibi_slopes, "alibi_slopes"),
-            sinks=vector(sinks, "sinks"), threads=threads, isa=isa, strict=strict)
+            head_dim_v=head_dim_v or 0, max_q_len=max_q_len, max_kv_len=max_kv_len, **options))
 
     def run(self, q: ArrayLike, k: ArrayLike, v: ArrayLike, *, bias: ArrayLike | None = None,
             mask: ArrayLike | None = None, kv_lens: ArrayLike | None = None,
@@ -83,8 +91,7 @@ class AttentionPlan:
         inputs = {
             "kv_lens": integers(kv_lens, "kv_lens", batch),
             "query_start": integers(query_start, "query_start", batch),
-            "bias": logits(bias, "bias", shape, np.float32),
-            "mask": logits(mask, "mask", shape, np.uint8),
+            **logit_inputs(bias, mask, shape),
         }
         q, k, v = single(q), bits(k), bits(v)
         out = np.empty((batch, heads, q_len, v.shape[3]), np.float32)
@@ -116,7 +123,7 @@ class AttentionPlan:
         self._core.run_cache(
             cache=cache._core, layer=layer, sequences=ids, qo_indptr=indptr,
             q=np.ascontiguousarray(single(rows)), out=out, lse=lse,
-            bias=logits(bias, "bias", shape, np.float32), mask=logits(mask, "mask", shape, np.uint8))
+            **logit_inputs(bias, mask, shape))
         result = _unrag(out, q).astype(q.dtype, copy=False)
         return result if lse is None else (result, _unrag(lse, q))
 

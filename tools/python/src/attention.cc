@@ -17,8 +17,6 @@ namespace {
 
 using Queries = nb::ndarray<const float, nb::ndim<4>, nb::device::cpu>;
 using Lengths = std::optional<DenseArray<const std::int64_t, 1>>;
-template <class T>
-using Logits = std::optional<nb::ndarray<const T, nb::ndim<4>, nb::device::cpu>>;
 
 /// A plan serves one Run at a time; the lock makes that hold for Python threads.
 struct Plan {
@@ -30,31 +28,14 @@ std::int64_t HeadDimV(const AttentionParams& params) {
   return params.head_dim_v != 0 ? params.head_dim_v : params.head_dim;
 }
 
-[[noreturn]] void RaiseStride(const char* name, std::int64_t stride) {
-  Raise({StatusCode::kInvalidArgument, std::string(name) + " has a last dimension of stride " +
-                                           std::to_string(stride) + "; expected 1"});
-}
-
 /// [B, heads, tokens, D] as the library sees it.
 template <class T, class Array>
 TensorView<T> View(const Array& array, const char* name) {
-  if (array.shape(3) > 1 && array.stride(3) != 1) RaiseStride(name, array.stride(3));
+  CheckLastDense(array, name);
   return {.data = static_cast<T*>(array.data()),
           .batch_stride = array.stride(0),
           .token_stride = array.stride(2),
           .head_stride = array.stride(1)};
-}
-
-template <class T>
-LogitTensor<T> View(const Logits<T>& logits, const char* name, Shape expected) {
-  if (!logits) return {};
-  CheckShape(*logits, name, "[B, H, T, S]", expected);
-  if (logits->shape(3) > 1 && logits->stride(3) != 1) RaiseStride(name, logits->stride(3));
-  return {.data = logits->data(),
-          .kv_len = static_cast<std::int64_t>(logits->shape(3)),
-          .batch_stride = logits->stride(0),
-          .head_stride = logits->stride(1),
-          .query_stride = logits->stride(2)};
 }
 
 const std::int64_t* View(const Lengths& lengths, const char* name, std::int64_t batch) {
@@ -83,7 +64,8 @@ AttentionTensors InputTensors(const AttentionParams& params, const Queries& q,
   tensors.k_type = TypeOf(k.dtype(), "k");
   tensors.q = View<const float>(q, "q");
   tensors.k = View<const void>(k, "k");
-  tensors.bias = {.bias = View(bias, "bias", logits_BHTS), .mask = View(mask, "mask", logits_BHTS)};
+  tensors.bias = {.bias = LogitView(bias, "bias", logits_BHTS),
+                  .mask = LogitView(mask, "mask", logits_BHTS)};
   return tensors;
 }
 
@@ -152,7 +134,7 @@ LogitTensor<T> RaggedView(const Logits<T>& logits, const char* name, std::int64_
                           std::int64_t num_heads, std::int64_t queries) {
   if (!logits) return {};
   const auto kv_len = static_cast<std::int64_t>(logits->shape(3));
-  return View(logits, name, {batch, num_heads, queries, kv_len});
+  return LogitView(logits, name, {batch, num_heads, queries, kv_len});
 }
 
 /// Over a cache: T counts the queries of all sequences.
@@ -208,40 +190,50 @@ void BindExplanation(nb::module_& module) {
       .def("__str__", &Explanation::ToString);
 }
 
+void BindParams(nb::module_& module) {
+  using nb::arg;
+  nb::class_<AttentionParams>(module, "AttentionParams")
+      .def(
+          "__init__",
+          [](AttentionParams* self, std::int64_t num_heads, std::int64_t num_kv_heads,
+             std::int64_t head_dim, std::int64_t head_dim_v, std::int64_t max_q_len,
+             std::int64_t max_kv_len, float scale, float softcap, bool causal, std::int64_t window,
+             std::optional<std::int64_t> window_right, std::int64_t num_sink_tokens,
+             std::vector<float> alibi_slopes, std::vector<float> sinks, int threads,
+             const std::optional<std::string>& isa, bool strict) {
+            new (self) AttentionParams{.num_heads = num_heads,
+                                       .num_kv_heads = num_kv_heads,
+                                       .head_dim = head_dim,
+                                       .head_dim_v = head_dim_v,
+                                       .max_q_len = max_q_len,
+                                       .max_kv_len = max_kv_len,
+                                       .softmax_scale = scale,
+                                       .logit_softcap = softcap,
+                                       .causal = causal,
+                                       .window = window,
+                                       .window_right = window_right,
+                                       .num_sink_tokens = num_sink_tokens,
+                                       .alibi_slopes = std::move(alibi_slopes),
+                                       .sink_logits = std::move(sinks),
+                                       .threads = threads,
+                                       .isa = ParseIsaOrRaise(isa),
+                                       .strict = strict};
+          },
+          nb::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("head_dim_v"),
+          arg("max_q_len"), arg("max_kv_len"), arg("scale"), arg("softcap"), arg("causal"),
+          arg("window"), arg("window_right").none(), arg("num_sink_tokens"), arg("alibi_slopes"),
+          arg("sinks"), arg("threads"), arg("isa").none(), arg("strict"));
+}
+
 void BindPlan(nb::module_& module) {
   using nb::arg;
   nb::class_<Plan>(module, "AttentionPlan")
       .def(
           "__init__",
-          [](Plan* self, std::int64_t num_heads, std::int64_t num_kv_heads, std::int64_t head_dim,
-             std::int64_t head_dim_v, std::int64_t max_q_len, std::int64_t max_kv_len, float scale,
-             float softcap, bool causal, std::int64_t window,
-             std::optional<std::int64_t> window_right, std::int64_t num_sink_tokens,
-             std::vector<float> alibi_slopes, std::vector<float> sinks, int threads,
-             const std::optional<std::string>& isa, bool strict) {
-            const AttentionParams params = {.num_heads = num_heads,
-                                            .num_kv_heads = num_kv_heads,
-                                            .head_dim = head_dim,
-                                            .head_dim_v = head_dim_v,
-                                            .max_q_len = max_q_len,
-                                            .max_kv_len = max_kv_len,
-                                            .softmax_scale = scale,
-                                            .logit_softcap = softcap,
-                                            .causal = causal,
-                                            .window = window,
-                                            .window_right = window_right,
-                                            .num_sink_tokens = num_sink_tokens,
-                                            .alibi_slopes = std::move(alibi_slopes),
-                                            .sink_logits = std::move(sinks),
-                                            .threads = threads,
-                                            .isa = ParseIsaOrRaise(isa),
-                                            .strict = strict};
+          [](Plan* self, const AttentionParams& params) {
             new (self) Plan{.plan = Take(AttentionPlan::Create(params)), .mutex = {}};
           },
-          nb::kw_only(), arg("num_heads"), arg("num_kv_heads"), arg("head_dim"), arg("head_dim_v"),
-          arg("max_q_len"), arg("max_kv_len"), arg("scale"), arg("softcap"), arg("causal"),
-          arg("window"), arg("window_right").none(), arg("num_sink_tokens"), arg("alibi_slopes"),
-          arg("sinks"), arg("threads"), arg("isa").none(), arg("strict"))
+          arg("params"))
       .def("run", &Run, arg("q").noconvert(), arg("k").noconvert(), arg("v").noconvert(),
            arg("out").noconvert(), arg("lse").noconvert().none(), arg("kv_lens").noconvert().none(),
            arg("query_start").noconvert().none(), arg("bias").noconvert().none(),
@@ -290,6 +282,7 @@ void Merge(const DenseArray<const float, 2>& out_a, const DenseArray<const float
 void BindAttention(nb::module_& module) {
   using nb::arg;
   BindExplanation(module);
+  BindParams(module);
   BindPlan(module);
   module.def("alibi_slopes", &AlibiSlopes, arg("num_heads"));
   module.def("merge_attention_states", &Merge, arg("out_a").noconvert(), arg("lse_a").noconvert(),

@@ -63,6 +63,12 @@ std::optional<Isa> ParseIsaOrRaise(const std::optional<std::string>& name) {
   return isa;
 }
 
+MathMode ParseMathOrRaise(const std::string& name) {
+  if (name == "fast") return MathMode::kFast;
+  if (name == "exact") return MathMode::kExact;
+  Raise({StatusCode::kInvalidArgument, "math = '" + name + "'; expected 'fast' or 'exact'"});
+}
+
 KvType TypeOf(nb::dlpack::dtype dtype, const char* name) {
   if (dtype == nb::dtype<float>()) return KvType::kF32;
   if (dtype == nb::dtype<std::uint16_t>()) return KvType::kBf16;

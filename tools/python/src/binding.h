@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "manyhead/attention.h"
 #include "manyhead/isa.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
@@ -28,8 +29,6 @@ using StridedArray = nb::ndarray<nb::ro, nb::ndim<kRank>, nb::device::cpu>;
 /// Row-major arrays of one type; const T is read only.
 template <class T, int kRank>
 using DenseArray = nb::ndarray<T, nb::ndim<kRank>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using OptionalLogits = std::optional<nb::ndarray<const T, nb::ndim<4>, nb::device::cpu>>;
 
 /// Throws the exception of manyhead._errors that stands for `status`, which is not ok.
 [[noreturn]] void Raise(const Status& status);
@@ -50,6 +49,7 @@ auto WithoutGil(Function&& function) {
 
 /// Raises ValueError for a name the library does not know.
 KvType ParseKvTypeOrRaise(const std::string& name);
+MathMode ParseMathOrRaise(const std::string& name);
 std::optional<Isa> ParseIsaOrRaise(const std::optional<std::string>& name);
 
 /// The type an array's elements stand for: uint16 is how bfloat16 comes in.
@@ -65,8 +65,34 @@ void CheckShape(const Array& array, const char* name, const char* letters, Shape
   CheckShape(std::span(array.shape_ptr(), array.ndim()), name, letters, expected);
 }
 
+/// Numbers per (request, query head, query, key), [B, H, T, S], or none; a stride of 0 broadcasts.
+template <class T>
+using Logits = std::optional<nb::ndarray<const T, nb::ndim<4>, nb::device::cpu>>;
+
+/// Raises ValueError unless the last dimension of [.., .., .., n] is dense.
+template <class Array>
+void CheckLastDense(const Array& array, const char* name) {
+  if (array.size() == 0 || array.shape(3) == 1 || array.stride(3) == 1) return;
+  Raise({StatusCode::kInvalidArgument, std::string(name) + " has a last dimension of stride " +
+                                           std::to_string(array.stride(3)) + "; expected 1"});
+}
+
+template <class T>
+LogitTensor<T> LogitView(const Logits<T>& logits, const char* name, Shape expected) {
+  if (!logits) return {};
+  CheckShape(*logits, name, "[B, H, T, S]", expected);
+  CheckLastDense(*logits, name);
+  return {.data = logits->data(),
+          .kv_len = static_cast<std::int64_t>(logits->shape(3)),
+          .batch_stride = logits->stride(0),
+          .head_stride = logits->stride(1),
+          .query_stride = logits->stride(2)};
+}
+
 void BindAttention(nb::module_& module);
 void BindKvCache(nb::module_& module);
+void BindLayer(nb::module_& module);
 void BindModel(nb::module_& module);
+void BindRope(nb::module_& module);
 
 }  // namespace manyhead::python

@@ -23,12 +23,6 @@ std::string_view View(const nb::bytes& bytes) {
 }
 nb::bytes Bytes(std::string_view text) { return nb::bytes(text.data(), text.size()); }
 
-MathMode ParseMath(const std::string& name) {
-  if (name == "fast") return MathMode::kFast;
-  if (name == "exact") return MathMode::kExact;
-  Raise({StatusCode::kInvalidArgument, "math = '" + name + "'; expected 'fast' or 'exact'"});
-}
-
 /// A text in the making and the session it is made with.
 class TextStream {
  public:
@@ -117,7 +111,7 @@ void BindOptions(nb::module_& module) {
             new (self) SessionOptions{.context = context,
                                       .k_type = ParseKvTypeOrRaise(k_type),
                                       .v_type = ParseKvTypeOrRaise(v_type),
-                                      .math = ParseMath(math),
+                                      .math = ParseMathOrRaise(math),
                                       .threads = threads,
                                       .isa = ParseIsaOrRaise(isa),
                                       .chunk = chunk};
@@ -168,8 +162,8 @@ void BindTextStream(nb::module_& module) {
       .def("active", &TextStream::active);
 }
 
-void Logits(const Model& model, const Ids& ids, const SessionOptions& options,
-            const DenseArray<float, 1>& out) {
+void LastLogits(const Model& model, const Ids& ids, const SessionOptions& options,
+                const DenseArray<float, 1>& out) {
   CheckShape(out, "out", "[vocab_size]", {model.config().vocab_size});
   Check(WithoutGil([&] {
     Result<Session> session = Session::Create(model, options);
@@ -221,7 +215,7 @@ void BindModel(nb::module_& module) {
             return Bytes(self.tokenizer().Decode(Span(ids), special));
           },
           arg("ids").noconvert(), arg("special"))
-      .def("logits", &Logits, arg("ids").noconvert(), arg("options"), arg("out").noconvert())
+      .def("logits", &LastLogits, arg("ids").noconvert(), arg("options"), arg("out").noconvert())
       .def_prop_ro("path", [](const Model& self) { return Bytes(self.path()); })
       .def_prop_ro("architecture", config(&ModelConfig::architecture))
       .def_prop_ro("name", [](const Model& self) { return Bytes(self.config().name); })

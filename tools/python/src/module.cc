@@ -31,5 +31,7 @@ NB_MODULE(_core, module) {
              "Threads used where none are given: the CPUs this process may use.");
   BindAttention(module);
   BindKvCache(module);
+  BindRope(module);
+  BindLayer(module);
   BindModel(module);
 }

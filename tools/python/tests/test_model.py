@@ -1,0 +1,176 @@
+"""manyhead.Model on the bundled model, and on a real one where it has been fetched."""
+import gc
+import os
+import pathlib
+import signal
+import tempfile
+import threading
+import unittest
+
+import numpy as np
+
+import manyhead
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+BUNDLED = ROOT / "tools" / "models" / "bundled.gguf"
+PROMPT = "x7k2qz x7k2qz x7k"
+
+
+def real_model():
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = os.environ.get("MANYHEAD_MODEL_DIR") or pathlib.Path(cache) / "manyhead" / "models"
+    return pathlib.Path(folder) / "gemma3-270m.gguf"
+
+
+class ModelTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model = manyhead.Model.load(BUNDLED)
+
+    def test_what_it_tells_of_itself(self):
+        model = self.model
+        self.assertEqual((model.architecture, model.path), ("llama", str(BUNDLED)))
+        self.assertEqual(model.layers[0].num_heads * model.layers[0].head_dim, model.d_model)
+        self.assertGreater(model.num_parameters, 800_000)
+        self.assertIn("llama 1M Q8_0", repr(model))
+
+    def test_tokens(self):
+        ids = self.model.tokenize("Ünïcode \N{GRINNING FACE}")
+        self.assertEqual(self.model.detokenize(ids), "Ünïcode \N{GRINNING FACE}")
+        self.assertEqual(self.model.detokenize(np.array(ids, np.int64)), "Ünïcode \N{GRINNING FACE}")
+        self.assertEqual(self.model.tokenize(b"abc"), self.model.tokenize("abc"))
+        self.assertEqual(self.model.tokenize("abc")[1:], self.model.tokenize("abc", add_special=False))
+        self.assertEqual(self.model.detokenize(self.model.tokenize(b"a\xff")), "a\N{REPLACEMENT CHARACTER}")
+        self.assertEqual(self.model.detokenize([]), "")
+
+    def test_logits_choose_the_token_that_generation_draws(self):
+        ids = self.model.tokenize(PROMPT)
+        logits = self.model.logits(ids)
+        self.assertEqual((logits.shape, logits.dtype), ((self.model.vocab_size,), np.float32))
+        generation = self.model.generate(ids, max_tokens=1)
+        list(generation)
+        self.assertEqual(generation.ids, [int(np.argmax(logits))])
+        np.testing.assert_array_equal(self.model.logits(ids, threads=1), logits)
+
+    def test_pieces_come_one_at_a_time(self):
+        with self.model.generate(PROMPT, max_tokens=24) as generation:
+            self.assertIsNone(generation.stop_reason)
+            self.assertEqual(generation.ids, [])
+            first = next(generation)
+            self.assertEqual((first, generation.text, len(generation.ids)), ("2", "2", 1))
+            rest = list(generation)
+        self.assertEqual(first + "".join(rest), "2qz x7k2qz x7k2qz x7k2qz")
+        self.assertEqual(generation.text, "2qz x7k2qz x7k2qz x7k2qz")
+        self.assertEqual((generation.stop_reason, len(generation.ids)), ("length", 24))
+        self.assertEqual(generation.timings.decode_tokens, 23)
+        self.assertEqual(generation.timings.prefill_tokens, len(self.model.tokenize(PROMPT)))
+        self.assertRaises(StopIteration, next, generation)
+
+    def test_it_can_be_closed_early(self):
+        generation = self.model.generate(PROMPT, max_tokens=1000)
+        pieces = [next(generation) for _ in range(3)]
+        generation.close()
+        generation.close()
+        self.assertEqual(list(generation), [])
+        self.assertEqual(generation.text, "".join(pieces))
+        self.assertIsNotNone(generation.stop_reason)
+        for _ in self.model.generate(PROMPT, max_tokens=1000):
+            break
+        gc.collect()
+
+    def test_sampling_repeats_with_its_seed(self):
+        first = self.model.generate(PROMPT, max_tokens=20, temperature=2.0)
+        text = "".join(first)
+        again = self.model.generate(PROMPT, max_tokens=20, temperature=2.0, seed=first.seed)
+        self.assertEqual("".join(again), text)
+
+    def test_stop_texts_and_the_context_end_it(self):
+        for stop in (" ", b" ", ["#", " "]):
+            generation = self.model.generate(PROMPT, stop=stop)
+            self.assertEqual("".join(generation), "2qz")
+            self.assertEqual(generation.stop_reason, "stop")
+        generation = self.model.generate(PROMPT, context=20, k_type="f32", max_tokens=100)
+        list(generation)
+        self.assertEqual(generation.stop_reason, "context")
+
+    def test_a_model_serves_several_texts_at_once(self):
+        expected = "".join(self.model.generate(PROMPT, max_tokens=30))
+        texts = [self.model.generate(PROMPT, max_tokens=30) for _ in range(3)]
+        woven = ["", "", ""]
+        for pieces in zip(*texts, strict=True):
+            woven = [text + piece for text, piece in zip(woven, pieces, strict=True)]
+        self.assertEqual(woven, [expected] * 3)
+        results = []
+        threads = [threading.Thread(target=lambda: results.append(
+            "".join(self.model.generate(PROMPT, max_tokens=30)))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(results, [expected] * 3)
+
+    def test_ctrl_c_ends_a_long_prompt(self):
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            generation = self.model.generate([1] * 4000, context=4096, chunk=16)
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with self.assertRaises(KeyboardInterrupt):
+                for _ in generation:
+                    pass
+                signal.sigtimedwait([], 5)  # a machine so fast that it was done before the signal
+            self.assertEqual(list(generation), [])
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def test_bad_arguments(self):
+        model = self.model
+        for words, call in (
+                ("temperature = -1", lambda: model.generate(PROMPT, temperature=-1)),
+                ("max_tokens = -1", lambda: model.generate(PROMPT, max_tokens=-1)),
+                ("stop has an empty string", lambda: model.generate(PROMPT, stop="")),
+                ("ids has 0 tokens", lambda: model.generate([])),
+                ("ids has 0 tokens", lambda: model.logits([])),
+                ("ids[1] = 300", lambda: model.logits([1, 300])),
+                ("ids has -1", lambda: model.logits([1, -1])),
+                ("ids has 4294967297", lambda: model.logits([2**32 + 1])),
+                ("ids has shape [1, 2]", lambda: model.detokenize([[1, 2]])),
+                ("ids has shape [1] and dtype float64", lambda: model.logits([1.0])),
+                ("math = 'x'", lambda: model.generate(PROMPT, math="x")),
+                ("threads = -1", lambda: model.generate(PROMPT, threads=-1)),
+                ("context = -5", lambda: model.logits([1], context=-5))):
+            with self.subTest(words), self.assertRaises(ValueError) as caught:
+                call()
+            self.assertIn(words, str(caught.exception))
+        with self.assertRaisesRegex(manyhead.OutOfPagesError, "context = 4"):
+            model.logits([1] * 5, context=4)
+        with self.assertRaises(TypeError):
+            model.generate(PROMPT, no_such_option=1)
+
+    def test_bad_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            cut = pathlib.Path(folder) / "cut.gguf"
+            cut.write_bytes(BUNDLED.read_bytes()[:100_000])
+            text = pathlib.Path(folder) / os.fsdecode(b"t\xff.gguf")
+            text.write_bytes(b"no model")
+            for path, words in ((cut, "cut.gguf"), (text, "not a GGUF file"),
+                                (pathlib.Path(folder) / "none", "none")):
+                for kind in (manyhead.FileError, OSError, ValueError):
+                    with self.subTest(path=os.fsencode(path), kind=kind), \
+                            self.assertRaises(kind) as caught:
+                        manyhead.Model.load(path)
+                    self.assertIn(words, str(caught.exception))
+
+
+@unittest.skipUnless(real_model().exists(), "gemma3-270m has not been fetched")
+class RealModelTest(unittest.TestCase):
+    def test_it_continues_a_prompt(self):
+        model = manyhead.Model.load(real_model())
+        text = "".join(model.generate("The capital of France is", max_tokens=8))
+        self.assertIn("France", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
