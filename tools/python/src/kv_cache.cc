@@ -67,8 +67,8 @@ std::int64_t TokenStride(const Rows& rows, const char* name) {
   if (rows.size() == 0) return 0;
   const auto head_dim = static_cast<std::int64_t>(rows.shape(2));
   const std::int64_t row = static_cast<std::int64_t>(rows.shape(1)) * head_dim;
-  const bool dense = (head_dim == 1 || rows.stride(2) == 1) &&
-                     (rows.shape(1) == 1 || rows.stride(1) == head_dim);
+  const bool dense =
+      (head_dim == 1 || rows.stride(2) == 1) && (rows.shape(1) == 1 || rows.stride(1) == head_dim);
   if (!dense || (rows.shape(0) > 1 && rows.stride(0) < row))
     Raise({StatusCode::kInvalidArgument, std::string(name) + " has rows that are not dense"});
   return rows.shape(0) > 1 ? rows.stride(0) : 0;
