@@ -135,10 +135,12 @@ struct AttentionExplanation {
 /// Aliasing out and lse overlap no input.
 /// Errors   kInvalidArgument, naming the parameter and both values, before anything is written.
 ///          Create throws bad_alloc when its scratch memory cannot be had.
-/// Threads  a plan owns scratch memory: one Run at a time per plan; plans are independent. Run
-///          allocates nothing and keeps the caller's floating-point mode. Results are bitwise equal
-///          for every thread count, for a request alone or in a batch, and for one prefill or any
-///          chunks of it, on one instruction set.
+/// Threads  Run may be called from several threads: those of one plan, which owns the scratch
+/// memory,
+///          take turns; different plans run side by side. Run allocates nothing and keeps the
+///          caller's floating-point mode. Results are bitwise equal for every thread count, for a
+///          request alone or in a batch, and for one prefill or any chunks of it, on one
+///          instruction set.
 /// Source   grouped heads arXiv:2305.13245; one-pass softmax arXiv:1805.02867; tiling over keys
 ///          arXiv:2205.14135; sink logits as in gpt-oss, arXiv:2508.10925.
 class AttentionPlan {

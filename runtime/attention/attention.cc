@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -164,6 +165,7 @@ Status AttentionPlan::Run(const KvCache& cache, std::int64_t layer,
                           std::span<const SequenceId> sequences, const std::int64_t* qo_indptr,
                           const float* q, float* out, float* lse,
                           const AttentionBias& bias) noexcept {
+  const std::lock_guard turn(impl_->turn());
   Status status = impl_->CheckLayer(cache, layer, kRun);
   if (status.ok()) status = impl_->Prepare(cache, sequences, qo_indptr, bias, kRun);
   if (status.ok()) status = CheckTensors(impl_->q_len(), q, out);
@@ -173,6 +175,7 @@ Status AttentionPlan::Run(const KvCache& cache, std::int64_t layer,
 }
 
 Status AttentionPlan::Run(const AttentionTensors& tensors) noexcept {
+  const std::lock_guard turn(impl_->turn());
   Status status = impl_->Prepare(tensors, kRun);
   if (status.ok() && impl_->q_len() > 0) status = CheckNotNull("v", tensors.v.data, tensors.kv_len);
   if (status.ok()) status = CheckTensors(impl_->q_len(), tensors.q.data, tensors.out.data);
@@ -203,6 +206,7 @@ Status AttentionPlan::Weights(const AttentionTensors& tensors, LogitStage stage,
   const auto invalid = [](const std::string& what) {
     return Status(StatusCode::kInvalidArgument, std::string(kName).append(": ").append(what));
   };
+  const std::lock_guard turn(impl_->turn());
   Status status = impl_->Prepare(tensors, kName);
   if (!status.ok()) return status;
   if (impl_->q_len() == 0 || tensors.kv_len == 0) return Status();

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,9 @@ struct AttentionPlan::Impl {
   explicit Impl(const AttentionParams& params);
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  /// Held by the public calls, which host threads may make at once, from Prepare to the end.
+  std::mutex& turn() noexcept { return turn_; }
 
   const AttentionParams& params() const noexcept { return params_; }
   std::int64_t scratch_bytes() const noexcept { return scratch_floats_ * kFloatBytes; }
@@ -134,6 +138,7 @@ struct AttentionPlan::Impl {
   void RunItem(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
   void MergeTile(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
 
+  std::mutex turn_;
   AttentionParams params_;
   const kernels::AttentionKernels* kernels_;
   std::int64_t v_row_ = 0;  ///< Dv rounded up to a K tile
