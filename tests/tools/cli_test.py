@@ -72,7 +72,8 @@ class UsageTest(CommandTest):
                 ("'1.5'", [*generate, "--top-p", "1.5"]), ("'2'", [*generate, "--min-p", "2"]),
                 ("'0'", [*generate, "--repeat-penalty", "0"]),
                 ("'-1'", [*generate, "--top-k", "-1"]), ("'-7'", [*generate, "--seed", "-7"]),
-                ("f32", [*generate, "--kv-type", "q8"]), ("exact", [*generate, "--math", "quick"]),
+                ("int4", [*generate, "--kv-type", "q8"]), ("'f16,'", [*generate, "--kv-type", "f16,"]),
+                ("exact", [*generate, "--math", "quick"]),
                 ("json", [*generate, "-o", "xml"]), ("--stop", [*generate, "--stop", ""]),
                 ("'x'", ["generate", "--prompt-ids", "1,x"]),
                 ("--prompt", [*generate, "-f", "README.md"]),
@@ -155,6 +156,21 @@ class GenerateTest(CommandTest):
         heads = [len(layer) for layer in kv["head_bytes"]]
         self.assertEqual(sum(n * b for n, b in zip(heads, kv["head_bytes_per_token"])),
                          kv["bytes_per_token"])
+
+    def test_keys_and_values_of_every_type(self):
+        f16 = self.json("generate", "-p", PROMPT, "-n", "4")["kv"]
+        self.assertEqual((f16["type_k"], f16["type_v"]), ("f16", "f16"))
+        for types, k, v in (("f32", "f32", "f32"), ("int8", "int8", "int8"), ("int4", "int4", "int4"),
+                            ("f16,int4", "f16", "int4"), ("int8,bf16", "int8", "bf16")):
+            with self.subTest(types=types):
+                result = self.json("generate", "-p", PROMPT, "-n", "4", "--kv-type", types)
+                kv = result["kv"]
+                self.assertEqual((kv["type_k"], kv["type_v"]), (k, v))
+                self.assertEqual(sum(sum(heads) for heads in kv["head_bytes"]), kv["used_bytes"])
+                self.assertEqual(kv["bytes_per_token"] > f16["bytes_per_token"], types == "f32")
+                statistics = self.succeed("generate", "-p", PROMPT, "-n", "4", "--kv-type",
+                                          types).stderr.decode()
+                self.assertIn(f" {types}; pages hold", statistics)
 
     def test_text_output_is_prompt_and_continuation(self):
         expected = self.json("generate", "-p", PROMPT, "-n", "16")

@@ -111,7 +111,8 @@ void PrintTable(const Model& model, const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     const double percent = BandwidthPercent(model, row);
     cells.push_back({ModelType(model), FormatBytes(static_cast<double>(model.weight_bytes())),
-                     IsaName(row.setting.isa), KvTypeName(row.setting.options.k_type),
+                     IsaName(row.setting.isa),
+                     FormatKvTypes({row.setting.options.k_type, row.setting.options.v_type}),
                      std::to_string(row.setting.threads), TestName(row.result.test),
                      FormatFixed(row.result.ts.mean, 2), FormatFixed(row.result.ts.deviation, 2),
                      percent < 0 ? "" : FormatFixed(percent, 0) + " %",

@@ -86,8 +86,8 @@ void PrintStatistics(const Model& model, const Session& session, const GenerateO
                      std::to_string(timings.decode_tokens) + " tokens)");
   line("KV cache", FormatBytes(static_cast<double>(bytes.total)) + " per token, " +
                        FormatRange(bytes.per_head) + " per token and head, " +
-                       KvTypeName(session.options().k_type) + "; pages hold " +
-                       FormatBytes(static_cast<double>(usage.used_bytes)));
+                       FormatKvTypes({session.options().k_type, session.options().v_type}) +
+                       "; pages hold " + FormatBytes(static_cast<double>(usage.used_bytes)));
   line("end", std::string(StopReasonName(result.stop_reason)) + " after " +
                   std::to_string(result.ids.size()) + " tokens" + seed);
 }

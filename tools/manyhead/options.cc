@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "tools/manyhead/output.h"
-#include "tools/manyhead/parse.h"
 
 namespace manyhead::cli {
 namespace {
@@ -156,8 +155,18 @@ void AddContext(CLI::App& app, SessionFlags* flags) {
 }
 
 void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags) {
-  AddChoice(app, "--kv-type", &flags->kv_type, {"f16", "f32", "bf16"},
-            "Numbers of the key/value cache");
+  const std::string names = "f32|f16|bf16|int8|int4";
+  app.add_option_function<std::string>(
+         "--kv-type",
+         [=](const std::string& text) {
+           const std::optional<KvTypes> types = ParseKvTypes(text);
+           if (!types)
+             Reject("--kv-type", text, "one of " + names + ", nor two with a comma between");
+           flags->kv_types = *types;
+         },
+         "How keys and values are stored; K,V for one type each")
+      ->type_name(names + "[,...]")
+      ->default_str(FormatKvTypes(flags->kv_types));
   AddChoice(app, "--math", &flags->math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
 }
@@ -166,7 +175,8 @@ SessionOptions ToSessionOptions(const SessionFlags& flags) {
   SessionOptions options;
   options.context = flags.context;
   options.threads = static_cast<int>(flags.threads);
-  options.k_type = options.v_type = ParseKvType(flags.kv_type).value_or(KvType::kF16);
+  options.k_type = flags.kv_types.k;
+  options.v_type = flags.kv_types.v;
   options.math = flags.math == "exact" ? MathMode::kExact : MathMode::kFast;
   return options;
 }

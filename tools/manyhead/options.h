@@ -11,6 +11,7 @@
 #include "manyhead/status.h"
 #include "manyhead/tokenizer.h"
 #include "manyhead/types.h"
+#include "tools/manyhead/parse.h"
 
 namespace manyhead::cli {
 
@@ -49,7 +50,8 @@ void AddModel(CLI::App& app, std::string* model);
 struct SessionFlags {
   std::int64_t threads = 0;
   std::int64_t context = 0;
-  std::string kv_type, math;
+  KvTypes kv_types;
+  std::string math;
 };
 
 void AddThreads(CLI::App& app, std::int64_t* threads);

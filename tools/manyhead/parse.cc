@@ -45,6 +45,21 @@ std::optional<double> ParseReal(std::string_view text) {
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
+std::optional<KvTypes> ParseKvTypes(std::string_view text) {
+  const std::size_t comma = text.find(',');
+  const std::optional<KvType> k = ParseKvType(text.substr(0, comma));
+  const std::optional<KvType> v =
+      comma == std::string_view::npos ? k : ParseKvType(text.substr(comma + 1));
+  if (!k || !v) return std::nullopt;
+  return KvTypes{*k, *v};
+}
+
+std::string FormatKvTypes(KvTypes types) {
+  std::string text = KvTypeName(types.k);
+  if (types.v != types.k) text.append(",").append(KvTypeName(types.v));
+  return text;
+}
+
 Result<std::vector<TokenId>> ParseIds(std::string_view text) {
   constexpr std::string_view kSeparators = " \t\r\n,";
   text = Trim(text);

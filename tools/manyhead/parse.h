@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,6 +16,17 @@ namespace manyhead::cli {
 std::optional<std::int64_t> ParseInt(std::string_view text);
 std::optional<std::uint64_t> ParseUnsigned(std::string_view text);
 std::optional<double> ParseReal(std::string_view text);
+
+/// How keys and values are stored.
+struct KvTypes {
+  KvType k = KvType::kF16;
+  KvType v = KvType::kF16;
+};
+
+/// "int8", for both, or "f16,int8" for keys and values.
+std::optional<KvTypes> ParseKvTypes(std::string_view text);
+/// As ParseKvTypes reads it, in its shortest form.
+std::string FormatKvTypes(KvTypes types);
 
 /// Token ids: a JSON list or numbers separated by white space and commas.
 /// Errors   kInvalidArgument naming the first thing that is no token id.

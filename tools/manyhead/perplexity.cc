@@ -96,6 +96,8 @@ int Print(const Flags& flags, const Session& session, std::int64_t tokens, const
     json["perplexity"] = std::exp(mean);
     json["context"] = session.context();
     json["isa"] = IsaName(session.isa());
+    json["type_k"] = KvTypeName(session.options().k_type);
+    json["type_v"] = KvTypeName(session.options().v_type);
     json["threads"] = session.threads();
     json["interrupted"] = Interrupted().load();
     Stdout::WriteJson(json);
