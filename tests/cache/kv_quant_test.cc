@@ -293,10 +293,10 @@ TEST_P(KvQuant, RelativeErrorsAreThoseDocumented) {
     KvType type;
     double error[3];
   } rows[] = {{KvType::kF32, {0, 0, 0}},
-              {KvType::kF16, {1.7e-4, 1.7e-4, 1.7e-4}},
-              {KvType::kBf16, {1.4e-3, 1.4e-3, 1.4e-3}},
-              {KvType::kInt8, {5.4e-3, 6.0e-3, 6.5e-3}},
-              {KvType::kInt4, {7.9e-2, 7.9e-2, 7.9e-2}}};
+              {KvType::kF16, {2.1e-4, 2.1e-4, 2.1e-4}},
+              {KvType::kBf16, {1.66e-3, 1.66e-3, 1.66e-3}},
+              {KvType::kInt8, {5.7e-3, 6.4e-3, 6.9e-3}},
+              {KvType::kInt4, {7.7e-2, 7.7e-2, 7.7e-2}}};
   const std::int64_t dims[] = {64, 128, 256};
   for (const auto& row : rows) {
     for (int i = 0; i < 3; ++i) {
@@ -310,7 +310,7 @@ TEST_P(KvQuant, RelativeErrorsAreThoseDocumented) {
         }
       }
       const double relative = std::sqrt(error / size);
-      EXPECT_NEAR(relative, row.error[i], row.error[i] * 0.05)
+      EXPECT_NEAR(relative, row.error[i], row.error[i] * 0.02)
           << KvTypeName(row.type) << " D " << dims[i];
     }
   }

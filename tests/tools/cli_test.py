@@ -72,7 +72,7 @@ class UsageTest(CommandTest):
                 ("'1.5'", [*generate, "--top-p", "1.5"]), ("'2'", [*generate, "--min-p", "2"]),
                 ("'0'", [*generate, "--repeat-penalty", "0"]),
                 ("'-1'", [*generate, "--top-k", "-1"]), ("'-7'", [*generate, "--seed", "-7"]),
-                ("int4", [*generate, "--kv-type", "q8"]), ("'f16,'", [*generate, "--kv-type", "f16,"]),
+                ("int4", [*generate, "--kv-type", "q8"]), ("'f16/'", [*generate, "--kv-type", "f16/"]),
                 ("exact", [*generate, "--math", "quick"]),
                 ("json", [*generate, "-o", "xml"]), ("--stop", [*generate, "--stop", ""]),
                 ("'x'", ["generate", "--prompt-ids", "1,x"]),
@@ -161,7 +161,7 @@ class GenerateTest(CommandTest):
         f16 = self.json("generate", "-p", PROMPT, "-n", "4")["kv"]
         self.assertEqual((f16["type_k"], f16["type_v"]), ("f16", "f16"))
         for types, k, v in (("f32", "f32", "f32"), ("int8", "int8", "int8"), ("int4", "int4", "int4"),
-                            ("f16,int4", "f16", "int4"), ("int8,bf16", "int8", "bf16")):
+                            ("f16/int4", "f16", "int4"), ("int8/bf16", "int8", "bf16")):
             with self.subTest(types=types):
                 result = self.json("generate", "-p", PROMPT, "-n", "4", "--kv-type", types)
                 kv = result["kv"]

@@ -32,14 +32,14 @@ TEST(Parse, KvTypesAreOneNameOrTwo) {
   for (const KvType k : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
     EXPECT_EQ(ParseKvTypes(KvTypeName(k))->v, k);
     for (const KvType v : {KvType::kF16, KvType::kInt4}) {
-      const std::string both = std::string(KvTypeName(k)) + "," + KvTypeName(v);
+      const std::string both = std::string(KvTypeName(k)) + "/" + KvTypeName(v);
       EXPECT_EQ(ParseKvTypes(both)->k, k);
       EXPECT_EQ(ParseKvTypes(both)->v, v);
       EXPECT_EQ(FormatKvTypes({k, v}), k == v ? KvTypeName(k) : both);
     }
   }
   for (const char* text :
-       {"", ",", "f16,", ",f16", "f16,f16,f16", "q8", "f16, int8", "INT8", "f16 "})
+       {"", "/", "f16/", "/f16", "f16/f16/f16", "q8", "f16,int8", "f16/ int8", "INT8", "f16 "})
     EXPECT_FALSE(ParseKvTypes(text).has_value()) << text;
 }
 

@@ -160,12 +160,11 @@ void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags) {
          "--kv-type",
          [=](const std::string& text) {
            const std::optional<KvTypes> types = ParseKvTypes(text);
-           if (!types)
-             Reject("--kv-type", text, "one of " + names + ", nor two with a comma between");
+           if (!types) Reject("--kv-type", text, "one of " + names + ", nor K/V of them");
            flags->kv_types = *types;
          },
-         "How keys and values are stored; K,V for one type each")
-      ->type_name(names + "[,...]")
+         "How keys and values are stored; K/V for a type each, as f16/int8")
+      ->type_name(names + "[/...]")
       ->default_str(FormatKvTypes(flags->kv_types));
   AddChoice(app, "--math", &flags->math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");

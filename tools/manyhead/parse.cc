@@ -46,17 +46,17 @@ std::optional<double> ParseReal(std::string_view text) {
 }
 
 std::optional<KvTypes> ParseKvTypes(std::string_view text) {
-  const std::size_t comma = text.find(',');
-  const std::optional<KvType> k = ParseKvType(text.substr(0, comma));
+  const std::size_t slash = text.find('/');
+  const std::optional<KvType> k = ParseKvType(text.substr(0, slash));
   const std::optional<KvType> v =
-      comma == std::string_view::npos ? k : ParseKvType(text.substr(comma + 1));
+      slash == std::string_view::npos ? k : ParseKvType(text.substr(slash + 1));
   if (!k || !v) return std::nullopt;
   return KvTypes{*k, *v};
 }
 
 std::string FormatKvTypes(KvTypes types) {
   std::string text = KvTypeName(types.k);
-  if (types.v != types.k) text.append(",").append(KvTypeName(types.v));
+  if (types.v != types.k) text.append("/").append(KvTypeName(types.v));
   return text;
 }
 

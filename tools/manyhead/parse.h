@@ -23,7 +23,7 @@ struct KvTypes {
   KvType v = KvType::kF16;
 };
 
-/// "int8", for both, or "f16,int8" for keys and values.
+/// "int8", for both, or "f16/int8" for keys and values.
 std::optional<KvTypes> ParseKvTypes(std::string_view text);
 /// As ParseKvTypes reads it, in its shortest form.
 std::string FormatKvTypes(KvTypes types);
