@@ -179,6 +179,12 @@ TEST_F(AttentionTensorErrors, Lengths) {
   ExpectRefused([](auto& t) { t.batch = 3; }, {"batch = 3", "q_len = 3", "max_q_len = 6"});
   ExpectRefused([](auto& t) { t.batch = INT64_MAX; }, {"max_q_len = 6"});
   ExpectRefused([](auto& t) { t.q_len = INT64_MAX; }, {"max_q_len = 6"});
+  ExpectRefused(
+      [](auto& t) {
+        t.batch = std::int64_t{1} << 62;  // times 4 is 0, were it to wrap
+        t.q_len = 4;
+      },
+      {"batch = 4611686018427387904", "q_len = 4", "max_q_len = 6"});
   ExpectRefused([](auto& t) { t.kv_len = 21; }, {"kv_len = 21", "max_kv_len = 20"});
   ExpectRefused([](auto& t) { t.kv_len = INT64_MAX; }, {"kv_len = ", "max_kv_len = 20"});
   ExpectRefused(

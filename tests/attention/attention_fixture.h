@@ -34,6 +34,7 @@ inline std::string IsaTestName(const ::testing::TestParamInfo<Isa>& info) {
   return IsaName(info.param);
 }
 
+/// Those with attention kernels of their own.
 inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512};
 
 /// Numbers between two guards, at an address that is a multiple of 4 bytes only; NaN until written.
