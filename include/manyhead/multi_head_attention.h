@@ -17,8 +17,9 @@ namespace manyhead {
 /// y = weight x + bias.
 struct ProjectionWeights {
   WeightType type = WeightType::kF32;
-  std::span<const std::byte> data;  ///< [outputs, inputs] dense in blocks of `type`, as GGUF has it
-  std::span<const float> bias;      ///< [outputs] or empty
+  /// [outputs, inputs] dense in blocks of `type`, as GGUF has it.
+  std::span<const std::byte> data = {};
+  std::span<const float> bias = {};  ///< [outputs] or empty
 };
 
 /// Plain f32 weights.
@@ -29,10 +30,10 @@ inline ProjectionWeights F32Weights(std::span<const float> weight,
 
 /// M = memory_dim or, without one, d_model.
 struct MultiHeadAttentionWeights {
-  ProjectionWeights query;   ///< W_q [H*D, d_model]
-  ProjectionWeights key;     ///< W_k [K*D, M]
-  ProjectionWeights value;   ///< W_v [K*Dv, M]
-  ProjectionWeights output;  ///< W_o [d_model, H*Dv]
+  ProjectionWeights query = {};   ///< W_q [H*D, d_model]
+  ProjectionWeights key = {};     ///< W_k [K*D, M]
+  ProjectionWeights value = {};   ///< W_v [K*Dv, M]
+  ProjectionWeights output = {};  ///< W_o [d_model, H*Dv]
 };
 
 struct MultiHeadAttentionParams {
@@ -42,8 +43,9 @@ struct MultiHeadAttentionParams {
   std::int64_t memory_dim = 0;
   /// As for an AttentionPlan, with more defaults: num_kv_heads 0 selects num_heads, head_dim 0
   /// selects d_model / num_heads, max_kv_len 0 selects max_q_len.
-  AttentionParams attention;
-  std::optional<RopeConfig> rope;  ///< of queries and keys; rotary_dim 0 selects head_dim
+  AttentionParams attention = {};
+  std::optional<RopeConfig> rope = {};  ///< of queries and keys; rotary_dim 0 selects head_dim
+  /// kFast begins a sequence without int8, as a model does.
   MathMode math = MathMode::kExact;
   /// Computes one head after the other, each with its own slices of the weights, and adds up their
   /// terms. For inspection: the same result but for the order of that sum, at a lower speed.
@@ -71,9 +73,8 @@ struct ForwardOptions {
 ///   out = W_o concat_h(head_h) + b_o,   head_h = attention(q_h, k_(h/G), v_(h/G)),
 ///   q = rope(W_q x + b_q), k = rope(W_k m + b_k), v = W_v m + b_v,   m = x or the memory.
 ///
-/// Shapes   x, out [q_len, d_model], memory [kv_len, memory_dim], row-major and dense; q_len is 0
-/// to
-///          max_q_len, kv_len 0 to max_kv_len.
+/// Shapes   x, out [q_len, d_model], memory [kv_len, memory_dim], row-major and dense; q_len is at
+///          most max_q_len, kv_len at most max_kv_len, and both may be 0.
 /// Aliasing `out` and head outputs overlap no input.
 /// Errors   kInvalidArgument, naming the parameter and both values; kOutOfPages from Append;
 ///          outputs and caches are then as they were. Create throws bad_alloc.

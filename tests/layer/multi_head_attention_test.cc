@@ -400,6 +400,32 @@ TEST_P(LayerOn, FastMathStaysCloseAndBeginsExactly) {
   EXPECT_NE(b, a);
 }
 
+// Where the CPU has tiles of bf16, these serve many rows of low-bit weights, slices among them.
+TEST_P(LayerOn, FastMathOfManyRowsStaysClose) {
+  MANYHEAD_SKIP_UNLESS_CPU_RUNS(GetParam());
+  for (const WeightType type : {WeightType::kQ8_0, WeightType::kQ4_K}) {
+    StoredMatrices stored(type, 512, 512, 128);
+    for (const bool sequential : {false, true}) {
+      MultiHeadAttentionParams params;
+      params.d_model = 512;
+      params.sequential = sequential;
+      params.math = MathMode::kFast;
+      params.attention.num_heads = 8;
+      params.attention.num_kv_heads = 2;
+      params.attention.max_q_len = 35;
+      params.attention.isa = GetParam();
+      Result<MultiHeadAttention> layer = MultiHeadAttention::Create(params, stored.AsWeights(type));
+      ASSERT_TRUE(layer.ok()) << layer.status().message();
+      const std::vector<float> x = RandomFloats(35 * 512, 80, 0.1F);
+      const Expected expected = Reference(layer->params(), stored.widened, x);
+      Outputs outputs(layer->params(), 35);
+      ASSERT_TRUE(layer->Forward(35, x.data(), outputs.out.data(), outputs.options()).ok());
+      ExpectNear(outputs.out, expected.out, "out", 3e-2);
+      ExpectNear(outputs.terms, expected.terms, "terms", 3e-2);
+    }
+  }
+}
+
 TEST(Layer, CopiesWeightsWhenAskedTo) {
   MultiHeadAttentionParams params = ParamsOf(kCases[3], Isa::kScalar, 12);
   params.copy_weights = true;
