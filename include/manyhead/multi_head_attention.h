@@ -78,9 +78,9 @@ struct ForwardOptions {
 /// Aliasing `out` and head outputs overlap no input.
 /// Errors   kInvalidArgument, naming the parameter and both values; kOutOfPages from Append;
 ///          outputs and caches are then as they were. Create throws bad_alloc.
-/// Threads  a layer owns scratch memory and cache: one call at a time; layers are independent.
-///          Nothing is allocated after Create, but for what oneDNN takes and frees inside products
-///          of more than 8 rows.
+/// Threads  calls may come from several threads: those of one layer, which owns scratch memory and
+///          cache, take turns. Nothing is allocated after Create, but for what oneDNN takes and
+///          frees inside products of more than 8 rows.
 /// Accuracy bitwise equal for every thread count on one instruction set. A token's result is also
 ///          the same whether its sequence comes whole or in pieces, through a cache of f32, as long
 ///          as all pieces have at most 8 tokens or all have more: few rows and many go through

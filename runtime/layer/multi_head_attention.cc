@@ -1,5 +1,6 @@
 #include "manyhead/multi_head_attention.h"
 
+#include <mutex>
 #include <utility>
 
 #include "runtime/layer/argument_errors.h"
@@ -135,6 +136,7 @@ KvLayerShape MultiHeadAttention::cache_shape() const noexcept {
 
 Status MultiHeadAttention::Forward(std::int64_t q_len, const float* x, float* out,
                                    const ForwardOptions& options) noexcept {
+  const std::lock_guard turn(impl_->turn);
   return impl_->RunSelf({.function = kForward,
                          .q_len = q_len,
                          .kv_len = q_len,
@@ -148,6 +150,7 @@ Status MultiHeadAttention::Forward(std::int64_t q_len, const float* x, std::int6
                                    const ForwardOptions& options) noexcept {
   if (memory == nullptr && kv_len > 0)
     return Invalid(kForward, "memory is null with kv_len = ", kv_len);
+  const std::lock_guard turn(impl_->turn);
   return impl_->RunCross({.function = kForward,
                           .q_len = q_len,
                           .kv_len = kv_len,
@@ -160,6 +163,7 @@ Status MultiHeadAttention::Forward(std::int64_t q_len, const float* x, std::int6
 Status MultiHeadAttention::ForwardAgain(std::int64_t q_len, const float* x, float* out,
                                         const ForwardOptions& options) noexcept {
   constexpr const char* kName = "MultiHeadAttention::ForwardAgain";
+  const std::lock_guard turn(impl_->turn);
   if (impl_->is_cross() && impl_->memory_len < 0)
     return Invalid(kName, "no call has given a memory");
   return impl_->RunCross({.function = kName,
@@ -173,6 +177,7 @@ Status MultiHeadAttention::ForwardAgain(std::int64_t q_len, const float* x, floa
 Status MultiHeadAttention::Forward(KvCache& cache, std::int64_t layer, SequenceId sequence,
                                    std::int64_t q_len, const float* x, float* out,
                                    const ForwardOptions& options) noexcept {
+  const std::lock_guard turn(impl_->turn);
   return impl_->RunCached({.function = kForward,
                            .q_len = q_len,
                            .x = x,
@@ -190,8 +195,9 @@ Status MultiHeadAttention::Append(std::int64_t q_len, const float* x, float* out
   if (Status status = CheckRange(kName, "q_len", q_len, 0, params().attention.max_q_len);
       !status.ok())
     return status;
+  const std::lock_guard turn(impl_->turn);
   KvCache& cache = *impl_->own_cache;
-  const std::int64_t before = length();
+  const std::int64_t before = cache.length(impl_->own_sequence);
   if (Status status = cache.Reserve(impl_->own_sequence, q_len); !status.ok()) return status;
   Status status = impl_->RunCached({.function = kName,
                                     .q_len = q_len,
@@ -208,10 +214,12 @@ Status MultiHeadAttention::Append(std::int64_t q_len, const float* x, float* out
 Status MultiHeadAttention::Truncate(std::int64_t length) noexcept {
   if (!impl_->own_cache)
     return Invalid("MultiHeadAttention::Truncate", "own_cache = false; expected true");
+  const std::lock_guard turn(impl_->turn);
   return impl_->own_cache->Truncate(impl_->own_sequence, length);
 }
 
 std::int64_t MultiHeadAttention::length() const noexcept {
+  const std::lock_guard turn(impl_->turn);
   return impl_->own_cache ? impl_->own_cache->length(impl_->own_sequence) : 0;
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -48,6 +49,8 @@ struct MultiHeadAttention::Impl {
   bool is_cross() const noexcept { return params_.memory_dim > 0; }
   std::int64_t scratch_bytes() const noexcept;
 
+  /// Held by the public calls, which host threads may make at once.
+  std::mutex turn;
   std::optional<KvCache> own_cache;
   SequenceId own_sequence{};
   std::int64_t memory_len = -1;  ///< tokens of the memory that is kept; -1: none yet

@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -110,6 +111,27 @@ TEST_P(LayerFeatures, LowBitCachesServeBothWays) {
     ExpectNear(out, Reference(layer.params(), matrices, x).out, "out", 0.15);
   }
   ExpectNear(outs[1], {outs[0].begin(), outs[0].end()}, "sequential");
+}
+
+// Two hosts' threads, each with inputs of its own: no result may hold the other's numbers.
+TEST_P(LayerFeatures, CallsOfSeveralThreadsTakeTurns) {
+  MANYHEAD_SKIP_UNLESS_CPU_RUNS(GetParam());
+  const MultiHeadAttentionParams params = Params(GetParam());
+  const Matrices matrices = RandomMatrices(params, true, 25);
+  MultiHeadAttention layer = Make(params, matrices);
+  std::vector<std::thread> threads;
+  for (const std::int64_t q_len : {7, 30, 33})
+    threads.emplace_back([&layer, &params, q_len] {
+      const std::vector<float> x =
+          RandomFloats(q_len * params.d_model, static_cast<std::uint32_t>(q_len));
+      std::vector<float> first(x.size()), out(x.size());
+      EXPECT_TRUE(layer.Forward(q_len, x.data(), first.data()).ok());
+      for (int i = 0; i < 20; ++i) {
+        EXPECT_TRUE(layer.Forward(q_len, x.data(), out.data()).ok());
+        EXPECT_EQ(out, first);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
 }
 
 // oneDNN, which serves more rows than these, has memory of its own.
