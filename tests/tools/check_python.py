@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Installs the Python package into build/venv, or runs its tests there.
 
-usage: check_python.py install SOURCE_DIR BUILD_TYPE [CMAKE_OPTION...]
+usage: check_python.py install SOURCE_DIR BUILD_DIR BUILD_TYPE [CMAKE_OPTION...]
        check_python.py test SOURCE_DIR
 
 Exit code 77 (skipped) where build/venv has not got the packages these need; tools/test.sh makes it.
@@ -23,8 +23,10 @@ def missing(python: pathlib.Path, modules: tuple[str, ...]) -> str:
     return f"{python} has no {run.stdout.strip()}" if run.stdout.strip() else run.stderr.strip()
 
 
-def install(python: pathlib.Path, root: pathlib.Path, build_type: str, *options: str) -> int:
+def install(python: pathlib.Path, root: pathlib.Path, build_dir: str, build_type: str,
+            *options: str) -> int:
     settings = {"CMAKE_ARGS": " ".join(options), "SKBUILD_CMAKE_BUILD_TYPE": build_type,
+                "SKBUILD_BUILD_DIR": build_dir,  # kept, so that the next run compiles what changed
                 "CMAKE_BUILD_PARALLEL_LEVEL": str(min(2, os.cpu_count() or 1))}
     run = subprocess.run(
         [python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--force-reinstall",
