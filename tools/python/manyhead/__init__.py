@@ -6,8 +6,8 @@ parts for an engine; ``MultiHeadAttention`` adds the projections; ``Model`` load
 
 from ._attention import alibi_slopes, attention, merge_attention_states
 from ._cache import KvCache, kv_capacity_bytes
-from ._core import (AttentionExplanation, KvUsage, __version__, default_threads, select_isa,
-                    supported_isas)
+from ._core import AttentionExplanation, KvUsage, default_threads, select_isa, supported_isas
+from ._core import version as __version__
 from ._errors import FileError, OutOfPagesError, UnsupportedError
 from ._layer import MultiHeadAttention
 from ._model import Generation, Model

@@ -73,6 +73,7 @@ def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False,
         num_sink_tokens=num_sink_tokens, threads=threads, isa=isa)
     if kv_type is not None:
         lens = integers(k.shape[-2] if kv_lens is None else kv_lens, "kv_lens", batch)
+        assert lens is not None
         cache, sequences = _stored(k, v, lens, kv_type, isa)
         # A cache's queries are its sequences' last tokens; others, and weights, need plain tensors.
         last = not causal and window == 0 or bool(np.all(lens >= q.shape[-2]))

@@ -63,9 +63,8 @@ class AttentionPlan:
         max_q_len: most query tokens of one run, over its whole batch.
         max_kv_len: most key/value tokens of one request.
         **options: causal, scale, softcap, window, alibi_slopes, sinks, num_sink_tokens, threads, isa as
-            in ``manyhead.attention``.
-        strict: (among the options) raise UnsupportedError where a faster kernel has to be refused, instead of taking a
-            slower one; ``explain`` says which and why.
+            in ``manyhead.attention``; and strict: True raises UnsupportedError where a faster kernel has
+            to be refused, instead of taking a slower one (``explain`` says which and why).
     """
 
     def __init__(self, *, num_heads: int, num_kv_heads: int, head_dim: int,
@@ -88,17 +87,16 @@ class AttentionPlan:
         q, k, v = (x if rank == 4 else x[np.newaxis] for x in (q, k, v))
         batch, heads, q_len = q.shape[:3]
         shape = (batch, heads, q_len, k.shape[2])
-        inputs = {
+        inputs: dict[str, Any] = {
             "kv_lens": integers(kv_lens, "kv_lens", batch),
             "query_start": integers(query_start, "query_start", batch),
             **logit_inputs(bias, mask, shape),
         }
         q, k, v = single(q), bits(k), bits(v)
         out = np.empty((batch, heads, q_len, v.shape[3]), np.float32)
-        lse = None
-        if return_lse or return_weights is not None:
-            lse = np.empty((batch, heads, q_len), np.float32)
-        self._core.run(q=q, k=k, v=v, out=out, lse=lse, **inputs)
+        lse = np.empty((batch, heads, q_len), np.float32)
+        wants_lse = return_lse or return_weights is not None
+        self._core.run(q=q, k=k, v=v, out=out, lse=lse if wants_lse else None, **inputs)
         results: list[NDArray[Any]] = [out.astype(dtype, copy=False)]
         if return_lse:
             results.append(lse)

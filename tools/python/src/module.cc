@@ -21,7 +21,7 @@ NB_MODULE(_core, module) {
   using namespace manyhead;          // NOLINT(google-build-using-namespace)
   using namespace manyhead::python;  // NOLINT(google-build-using-namespace)
   module.doc() = "The C++ library as it is; the modules beside it are what programs use.";
-  module.attr("__version__") = MANYHEAD_VERSION;
+  module.attr("version") = MANYHEAD_VERSION;
   module.def("supported_isas", &SupportedIsaNames,
              "Instruction sets this CPU runs, lowest first: 'scalar', 'avx2', 'avx512'.");
   module.def(
