@@ -258,36 +258,64 @@ class BothWays {
   AttentionTensors tensors_;
 };
 
-// A plan keeps nothing of what it ran before: bias, cache, lengths.
-TEST_P(AttentionFeatureBits, EveryRunStandsAlone) {
-  const AttentionCase shape{4, 2, 24, 24, 3, 700, 0.3};
-  const std::vector<float> q = RandomTensor(3 * 96, 1), k = RandomTensor(700 * 48, 2),
-                           v = RandomTensor(700 * 48, 3), bias = RandomTensor(700, 4);
-  const FilledCache filled = FillCache(shape, KvType::kF16, KvType::kF32, 64, {{k, v}}, kNan);
-  const auto run = [&](AttentionPlan& plan, int way) {
+/// Eight runs of one plan that differ in where keys lie, in their number and in the bias.
+class DifferentRuns {
+ public:
+  static constexpr int kWays = 8;
+  AttentionParams Params(Isa isa) const { return ParamsFor(shape_, isa, 2); }
+
+  std::vector<float> Run(AttentionPlan& plan, int way) const {
     std::vector<float> out(3 * 96, kNan);
     const std::int64_t qo_indptr[] = {0, 3};
-    AttentionBias added;
-    if (way % 2 == 1) added.bias = {bias.data(), 700, 0, 0, 0};
     AttentionTensors tensors;
+    if (way % 2 == 1) tensors.bias.bias = {bias_.data(), 700, 0, 0, 0};
     tensors.q_len = 3;
     tensors.kv_len = way < 4 ? 700 : 20;
-    tensors.q = {q.data(), 0, 96, 24};
-    tensors.k = {k.data(), 0, 48, 24};
-    tensors.v = {v.data(), 0, 48, 24};
+    tensors.q = {q_.data(), 0, 96, 24};
+    tensors.k = {k_.data(), 0, 48, 24};
+    tensors.v = {v_.data(), 0, 48, 24};
     tensors.out = {out.data(), 0, 96, 24};
-    tensors.bias = added;
-    const Status status = way % 4 < 2 ? plan.Run(filled.cache, 0, filled.ids, qo_indptr, q.data(),
-                                                 out.data(), nullptr, added)
+    const Status status = way % 4 < 2 ? plan.Run(filled_.cache, 0, filled_.ids, qo_indptr,
+                                                 q_.data(), out.data(), nullptr, tensors.bias)
                                       : plan.Run(tensors);
     EXPECT_TRUE(status.ok()) << status.message();
     return out;
-  };
-  AttentionPlan used = MakePlan(ParamsFor(shape, GetParam(), 2));
-  for (const int way : {0, 1, 0, 2, 3, 2, 1, 6, 7, 0, 3, 6, 1}) {
-    AttentionPlan fresh = MakePlan(ParamsFor(shape, GetParam(), 2));
-    EXPECT_EQ(run(used, way), run(fresh, way)) << way;
   }
+
+ private:
+  AttentionCase shape_{4, 2, 24, 24, 3, 700, 0.3};
+  std::vector<float> q_ = RandomTensor(3 * 96, 1), k_ = RandomTensor(700 * 48, 2),
+                     v_ = RandomTensor(700 * 48, 3), bias_ = RandomTensor(700, 4);
+  FilledCache filled_ = FillCache(shape_, KvType::kF16, KvType::kF32, 64, {{k_, v_}}, kNan);
+};
+
+// A plan keeps nothing of what it ran before: bias, cache, lengths.
+TEST_P(AttentionFeatureBits, EveryRunStandsAlone) {
+  const DifferentRuns runs;
+  AttentionPlan used = MakePlan(runs.Params(GetParam()));
+  for (const int way : {0, 1, 0, 2, 3, 2, 1, 6, 7, 0, 3, 6, 1}) {
+    AttentionPlan fresh = MakePlan(runs.Params(GetParam()));
+    EXPECT_EQ(runs.Run(used, way), runs.Run(fresh, way)) << way;
+  }
+}
+
+TEST_P(AttentionFeatureBits, HostThreadsTakeTurnsWithOnePlan) {
+  const DifferentRuns runs;
+  AttentionPlan plan = MakePlan(runs.Params(GetParam()));
+  std::vector<std::vector<float>> expected;
+  for (int way = 0; way < DifferentRuns::kWays; ++way) expected.push_back(runs.Run(plan, way));
+  std::vector<std::thread> hosts;
+  std::vector<int> wrong(4);
+  for (std::size_t host = 0; host < wrong.size(); ++host) {
+    hosts.emplace_back([&, host] {
+      for (int i = 0; i < 16; ++i) {
+        const int way = (static_cast<int>(host) * 3 + i) % DifferentRuns::kWays;
+        wrong[host] += runs.Run(plan, way) == expected[way] ? 0 : 1;
+      }
+    });
+  }
+  for (std::thread& host : hosts) host.join();
+  EXPECT_EQ(wrong, std::vector<int>(4, 0));
 }
 
 TEST_P(AttentionFeatureBits, RunAllocatesNothingAndKeepsTheFloatingPointMode) {
