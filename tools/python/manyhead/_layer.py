@@ -140,7 +140,7 @@ class MultiHeadAttention:
     @property
     def length(self) -> int:
         """Tokens that an incremental layer holds."""
-        return self._core.length()
+        return self._core.length
 
     @property
     def cache_shape(self) -> tuple[int, int, int]:

@@ -5,7 +5,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <mutex>
 #include <shared_mutex>
 #include <vector>
 
@@ -17,12 +16,6 @@ namespace {
 
 using Queries = nb::ndarray<const float, nb::ndim<4>, nb::device::cpu>;
 using Lengths = std::optional<DenseArray<const std::int64_t, 1>>;
-
-/// A plan serves one Run at a time; the lock makes that hold for Python threads.
-struct Plan {
-  AttentionPlan plan;
-  std::mutex mutex;
-};
 
 std::int64_t HeadDimV(const AttentionParams& params) {
   return params.head_dim_v != 0 ? params.head_dim_v : params.head_dim;
@@ -69,11 +62,11 @@ AttentionTensors InputTensors(const AttentionParams& params, const Queries& q,
   return tensors;
 }
 
-void Run(Plan& self, const Queries& q, const StridedArray<4>& k, const StridedArray<4>& v,
+void Run(AttentionPlan& self, const Queries& q, const StridedArray<4>& k, const StridedArray<4>& v,
          const DenseArray<float, 4>& out, const std::optional<DenseArray<float, 3>>& lse,
          const Lengths& kv_lens, const Lengths& query_starts, const Logits<float>& bias,
          const Logits<std::uint8_t>& mask) {
-  const AttentionParams& params = self.plan.params();
+  const AttentionParams& params = self.params();
   AttentionTensors tensors = InputTensors(params, q, k, kv_lens, query_starts, bias, mask);
   const std::int64_t B = tensors.batch, T = tensors.q_len, H = params.num_heads;
   CheckShape(v, "v", "[B, K, S, Dv]", {B, params.num_kv_heads, tensors.kv_len, HeadDimV(params)});
@@ -86,10 +79,7 @@ void Run(Plan& self, const Queries& q, const StridedArray<4>& k, const StridedAr
     tensors.lse = {.data = lse->data(), .batch_stride = H * T, .token_stride = 1, .head_stride = T};
   }
   if (B == 0 || T == 0) return;
-  Check(WithoutGil([&] {
-    const std::lock_guard lock(self.mutex);
-    return self.plan.Run(tensors);
-  }));
+  Check(WithoutGil([&] { return self.Run(tensors); }));
 }
 
 LogitStage ParseStage(const std::string& name) {
@@ -101,23 +91,20 @@ LogitStage ParseStage(const std::string& name) {
          "return_weights = '" + name + "'; expected 'scores', 'capped', 'biased' or 'probs'"});
 }
 
-void Weights(Plan& self, const std::string& stage, const Queries& q, const StridedArray<4>& k,
-             const DenseArray<float, 3>& lse, const DenseArray<float, 4>& weights,
-             const Lengths& kv_lens, const Lengths& query_starts, const Logits<float>& bias,
+void Weights(AttentionPlan& self, const std::string& stage, const Queries& q,
+             const StridedArray<4>& k, const DenseArray<float, 3>& lse,
+             const DenseArray<float, 4>& weights, const Lengths& kv_lens,
+             const Lengths& query_starts, const Logits<float>& bias,
              const Logits<std::uint8_t>& mask) {
   const LogitStage parsed = ParseStage(stage);
-  const std::int64_t H = self.plan.params().num_heads;
-  AttentionTensors tensors =
-      InputTensors(self.plan.params(), q, k, kv_lens, query_starts, bias, mask);
+  const std::int64_t H = self.params().num_heads;
+  AttentionTensors tensors = InputTensors(self.params(), q, k, kv_lens, query_starts, bias, mask);
   const std::int64_t B = tensors.batch, T = tensors.q_len, S = tensors.kv_len;
   CheckShape(lse, "lse", "[B, H, T]", {B, H, T});
   CheckShape(weights, "weights", "[B, H, T, S]", {B, H, T, S});
   tensors.lse = {.data = lse.data(), .batch_stride = H * T, .token_stride = 1, .head_stride = T};
   if (B == 0 || T == 0 || S == 0) return;
-  Check(WithoutGil([&] {
-    const std::lock_guard lock(self.mutex);
-    return self.plan.Weights(tensors, parsed, weights.data());
-  }));
+  Check(WithoutGil([&] { return self.Weights(tensors, parsed, weights.data()); }));
 }
 
 /// Most queries of one sequence of a ragged batch whose prefix sums are [first, first + batch].
@@ -138,12 +125,12 @@ LogitTensor<T> RaggedView(const Logits<T>& logits, const char* name, std::int64_
 }
 
 /// Over a cache: T counts the queries of all sequences.
-void RunCache(Plan& self, const Cache& cache, std::int64_t layer,
+void RunCache(AttentionPlan& self, const Cache& cache, std::int64_t layer,
               const std::vector<std::int32_t>& sequences, const Lengths& qo_indptr,
               const DenseArray<const float, 3>& q, const DenseArray<float, 3>& out,
               const std::optional<DenseArray<float, 2>>& lse, const Logits<float>& bias,
               const Logits<std::uint8_t>& mask) {
-  const AttentionParams& params = self.plan.params();
+  const AttentionParams& params = self.params();
   const auto T = static_cast<std::int64_t>(q.shape(0));
   const auto B = static_cast<std::int64_t>(sequences.size());
   const std::int64_t H = params.num_heads;
@@ -162,10 +149,9 @@ void RunCache(Plan& self, const Cache& cache, std::int64_t layer,
   for (const std::int32_t id : sequences) ids.push_back(SequenceId{id});
   if (T == 0) return;
   Check(WithoutGil([&] {
-    const std::lock_guard lock(self.mutex);
-    const std::shared_lock reading(cache.mutex);
-    return self.plan.Run(cache.cache, layer, ids, indptr, q.data(), out.data(),
-                         lse ? lse->data() : nullptr, logits);
+    const std::shared_lock lock(cache.mutex);
+    return self.Run(cache.cache, layer, ids, indptr, q.data(), out.data(),
+                    lse ? lse->data() : nullptr, logits);
   }));
 }
 
@@ -227,11 +213,11 @@ void BindParams(nb::module_& module) {
 
 void BindPlan(nb::module_& module) {
   using nb::arg;
-  nb::class_<Plan>(module, "AttentionPlan")
+  nb::class_<AttentionPlan>(module, "AttentionPlan")
       .def(
           "__init__",
-          [](Plan* self, const AttentionParams& params) {
-            new (self) Plan{.plan = Take(AttentionPlan::Create(params)), .mutex = {}};
+          [](AttentionPlan* self, const AttentionParams& params) {
+            new (self) AttentionPlan(Take(AttentionPlan::Create(params)));
           },
           arg("params"))
       .def("run", &Run, arg("q").noconvert(), arg("k").noconvert(), arg("v").noconvert(),
@@ -248,17 +234,18 @@ void BindPlan(nb::module_& module) {
            arg("mask").noconvert().none())
       .def(
           "explain",
-          [](const Plan& self, const std::string& k_type, const std::string& v_type,
+          [](const AttentionPlan& self, const std::string& k_type, const std::string& v_type,
              std::int64_t q_len, std::int64_t kv_len) {
-            return Take(self.plan.Explain(ParseKvTypeOrRaise(k_type), ParseKvTypeOrRaise(v_type),
-                                          q_len, kv_len));
+            return Take(self.Explain(ParseKvTypeOrRaise(k_type), ParseKvTypeOrRaise(v_type), q_len,
+                                     kv_len));
           },
           arg("k_type"), arg("v_type"), arg("q_len"), arg("kv_len"))
-      .def_prop_ro("num_heads", [](const Plan& self) { return self.plan.params().num_heads; })
-      .def_prop_ro("num_kv_heads", [](const Plan& self) { return self.plan.params().num_kv_heads; })
-      .def_prop_ro("head_dim", [](const Plan& self) { return self.plan.params().head_dim; })
-      .def_prop_ro("head_dim_v", [](const Plan& self) { return HeadDimV(self.plan.params()); })
-      .def_prop_ro("scratch_bytes", [](const Plan& self) { return self.plan.scratch_bytes(); });
+      .def_prop_ro("num_heads", [](const AttentionPlan& self) { return self.params().num_heads; })
+      .def_prop_ro("num_kv_heads",
+                   [](const AttentionPlan& self) { return self.params().num_kv_heads; })
+      .def_prop_ro("head_dim", [](const AttentionPlan& self) { return self.params().head_dim; })
+      .def_prop_ro("head_dim_v", [](const AttentionPlan& self) { return HeadDimV(self.params()); })
+      .def_prop_ro("scratch_bytes", [](const AttentionPlan& self) { return self.scratch_bytes(); });
 }
 
 void Merge(const DenseArray<const float, 2>& out_a, const DenseArray<const float, 1>& lse_a,

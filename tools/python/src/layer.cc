@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <shared_mutex>
 
 #include "manyhead/multi_head_attention.h"
 #include "tools/python/src/binding.h"
@@ -14,12 +15,6 @@ namespace {
 
 using Matrix = DenseArray<const float, 2>;
 using OptionalMatrix = std::optional<DenseArray<float, 3>>;
-
-/// A layer serves one call at a time; the lock makes that hold for Python threads.
-struct Layer {
-  MultiHeadAttention layer;
-  std::mutex mutex;
-};
 
 /// One projection: its numbers' type by the library's name, its bytes row by row, and its bias.
 struct Projection {
@@ -73,57 +68,44 @@ struct Call {
   }
 };
 
-template <class Function>
-void CallAlone(Layer& self, Function&& function) {
-  Check(WithoutGil([&] {
-    const std::lock_guard lock(self.mutex);
-    return function();
-  }));
-}
-
-std::int64_t Length(Layer& self) {
-  return WithoutGil([&] {
-    const std::lock_guard lock(self.mutex);
-    return self.layer.length();
-  });
-}
-
-void Forward(Layer& self, const Matrix& x, const std::optional<Matrix>& memory,
+void Forward(MultiHeadAttention& self, const Matrix& x, const std::optional<Matrix>& memory,
              const DenseArray<float, 2>& out, const OptionalMatrix& heads,
              const OptionalMatrix& terms, const Logits<float>& bias,
              const Logits<std::uint8_t>& mask) {
   const Call call{x, out, heads, terms, bias, mask};
-  const MultiHeadAttentionParams& params = self.layer.params();
+  const MultiHeadAttentionParams& params = self.params();
   const std::int64_t S = memory ? static_cast<std::int64_t>(memory->shape(0)) : call.q_len();
   if (memory) CheckShape(*memory, "memory", "[S, memory_dim]", {S, params.memory_dim});
   const ForwardOptions options = call.Options(params, S);
-  CallAlone(self, [&] {
-    return memory
-               ? self.layer.Forward(call.q_len(), x.data(), S, memory->data(), out.data(), options)
-               : self.layer.Forward(call.q_len(), x.data(), out.data(), options);
-  });
+  Check(WithoutGil([&] {
+    return memory ? self.Forward(call.q_len(), x.data(), S, memory->data(), out.data(), options)
+                  : self.Forward(call.q_len(), x.data(), out.data(), options);
+  }));
 }
 
-void Append(Layer& self, const Matrix& x, const DenseArray<float, 2>& out,
+void Append(MultiHeadAttention& self, const Matrix& x, const DenseArray<float, 2>& out,
             const OptionalMatrix& heads, const OptionalMatrix& terms, const Logits<float>& bias,
             const Logits<std::uint8_t>& mask) {
   const Call call{x, out, heads, terms, bias, mask};
-  const ForwardOptions options = call.Options(self.layer.params(), Length(self) + call.q_len());
-  CallAlone(self, [&] { return self.layer.Append(call.q_len(), x.data(), out.data(), options); });
+  const ForwardOptions options = call.Options(self.params(), self.length() + call.q_len());
+  Check(WithoutGil([&] { return self.Append(call.q_len(), x.data(), out.data(), options); }));
 }
 
-void ForwardCache(Layer& self, Cache& cache, std::int64_t layer, std::int32_t sequence,
+void ForwardCache(MultiHeadAttention& self, Cache& cache, std::int64_t layer, std::int32_t sequence,
                   const Matrix& x, const DenseArray<float, 2>& out, const OptionalMatrix& heads,
                   const OptionalMatrix& terms, const Logits<float>& bias,
                   const Logits<std::uint8_t>& mask) {
   const Call call{x, out, heads, terms, bias, mask};
-  const std::int64_t kv_len = std::max<std::int64_t>(0, cache.cache.length(SequenceId{sequence}));
-  const ForwardOptions options = call.Options(self.layer.params(), kv_len);
-  CallAlone(self, [&] {
-    const std::lock_guard lock(cache.mutex);
-    return self.layer.Forward(cache.cache, layer, SequenceId{sequence}, call.q_len(), x.data(),
-                              out.data(), options);
+  const std::int64_t kv_len = WithoutGil([&] {
+    const std::shared_lock lock(cache.mutex);
+    return std::max<std::int64_t>(0, cache.cache.length(SequenceId{sequence}));
   });
+  const ForwardOptions options = call.Options(self.params(), kv_len);
+  Check(WithoutGil([&] {
+    const std::lock_guard lock(cache.mutex);
+    return self.Forward(cache.cache, layer, SequenceId{sequence}, call.q_len(), x.data(),
+                        out.data(), options);
+  }));
 }
 
 void BindProjection(nb::module_& module) {
@@ -139,7 +121,7 @@ void BindProjection(nb::module_& module) {
           arg("type"), arg("data").noconvert(), arg("bias").noconvert().none());
 }
 
-void Create(Layer* self, const AttentionParams& attention, std::int64_t d_model,
+void Create(MultiHeadAttention* self, const AttentionParams& attention, std::int64_t d_model,
             std::int64_t memory_dim, const Projection& query, const Projection& key,
             const Projection& value, const Projection& output, const RopeConfig* rope,
             const std::string& math, bool sequential, bool own_cache, const std::string& k_type,
@@ -156,7 +138,7 @@ void Create(Layer* self, const AttentionParams& attention, std::int64_t d_model,
   params.v_type = ParseKvTypeOrRaise(v_type);
   const MultiHeadAttentionWeights weights = {
       .query = query.View(), .key = key.View(), .value = value.View(), .output = output.View()};
-  new (self) Layer{.layer = Take(MultiHeadAttention::Create(params, weights)), .mutex = {}};
+  new (self) MultiHeadAttention(Take(MultiHeadAttention::Create(params, weights)));
 }
 
 }  // namespace
@@ -165,10 +147,10 @@ void BindLayer(nb::module_& module) {
   using nb::arg;
   BindProjection(module);
   const auto attention = [](auto field) {
-    return [field](const Layer& self) { return self.layer.params().attention.*field; };
+    return [field](const MultiHeadAttention& self) { return self.params().attention.*field; };
   };
   // The layer reads the projections' arrays where they are: they live as long as it does.
-  nb::class_<Layer>(module, "MultiHeadAttention")
+  nb::class_<MultiHeadAttention>(module, "MultiHeadAttention")
       .def("__init__", &Create, nb::kw_only(), arg("attention"), arg("d_model"), arg("memory_dim"),
            arg("query"), arg("key"), arg("value"), arg("output"), arg("rope").none(), arg("math"),
            arg("sequential"), arg("own_cache"), arg("k_type"), arg("v_type"),
@@ -186,17 +168,18 @@ void BindLayer(nb::module_& module) {
            arg("mask").noconvert().none())
       .def(
           "truncate",
-          [](Layer& self, std::int64_t length) {
-            CallAlone(self, [&] { return self.layer.Truncate(length); });
+          [](MultiHeadAttention& self, std::int64_t length) {
+            Check(WithoutGil([&] { return self.Truncate(length); }));
           },
           arg("length"))
-      .def("length", &Length)
-      .def_prop_ro("d_model", [](const Layer& self) { return self.layer.params().d_model; })
+      .def_prop_ro("length", &MultiHeadAttention::length)
+      .def_prop_ro("d_model", [](const MultiHeadAttention& self) { return self.params().d_model; })
       .def_prop_ro("num_heads", attention(&AttentionParams::num_heads))
       .def_prop_ro("num_kv_heads", attention(&AttentionParams::num_kv_heads))
       .def_prop_ro("head_dim", attention(&AttentionParams::head_dim))
       .def_prop_ro("head_dim_v", attention(&AttentionParams::head_dim_v))
-      .def_prop_ro("scratch_bytes", [](const Layer& self) { return self.layer.scratch_bytes(); });
+      .def_prop_ro("scratch_bytes",
+                   [](const MultiHeadAttention& self) { return self.scratch_bytes(); });
 }
 
 }  // namespace manyhead::python
