@@ -42,9 +42,10 @@ class CacheTest(unittest.TestCase):
     def test_any_layout_of_rows_is_written_right(self):
         k, v = rows(9)
         tokens_first = np.ascontiguousarray(k.swapaxes(0, 1)).swapaxes(0, 1)
-        frozen = np.broadcast_to(k[:, :1], k.shape)
+        frozen = np.broadcast_to(k[:, :1].copy(), k.shape)
         for given, expected in ((k, k), (tokens_first, k), (k[::-1], k[::-1]), (k[:, ::-1], k[:, ::-1]),
-                                (np.asfortranarray(k), k), (frozen, frozen)):
+                                (np.asfortranarray(k), k), (frozen, frozen),
+                                (tokens_first[:, ::-1], k[:, ::-1])):
             cache = make()
             sequence = cache.create_sequence()
             append(cache, sequence, given, v)
