@@ -10,7 +10,8 @@ namespace manyhead::kernels {
 struct KvKernels {
   /// Stores rows k [count, D] and v [count, Dv], `k_stride` and `v_stride` elements apart, as the
   /// tokens [first, first + count) of a page. Rounds to nearest even, overflows to infinity, keeps
-  /// NaN a NaN; equal bits on every instruction set. Touches nothing else in the page.
+  /// NaN a NaN (int8 and int4: the token's scale becomes NaN); equal bits on every instruction set.
+  /// Touches nothing else in the page, but sets the unused nibbles of its tokens' int4 bytes to 0.
   void (*store_rows)(const KvPageLayout& layout, std::byte* page, std::int64_t first,
                      std::int64_t count, const float* k, std::int64_t k_stride, const float* v,
                      std::int64_t v_stride);

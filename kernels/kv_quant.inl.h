@@ -58,7 +58,8 @@ MANYHEAD_INLINE void StoreBytes(Simd::F x, std::uint8_t* to) {
 #endif
 }
 
-/// Denormals are 0 already where MXCSR says so; then they are everywhere.
+/// Denormals are 0 already where MXCSR says so; then they are everywhere, and so is -0, which of
+/// two zeros may or may not win a maximum.
 MANYHEAD_INLINE float FlushDenormal(float x) { return x > -0x1p-126F && x < 0x1p-126F ? 0.0F : x; }
 
 /// How a row becomes int8: x = scale * code.
@@ -123,8 +124,7 @@ inline Int4Group QuantizeGroup(const float* x, std::int64_t n) {
     negated_low = Simd::Max(Simd::Zero() - y[i], negated_low);
     zeros = Simd::Fma(y[i], Simd::Zero(), zeros);
   }
-  // Of zeros, either sign may have won; adding 0 leaves the positive one.
-  const float max = Simd::ReduceMax(high) + 0.0F, min = 0.0F - Simd::ReduceMax(negated_low);
+  const float max = Simd::ReduceMax(high), min = -Simd::ReduceMax(negated_low);
   Int4Group group;
   if (Simd::ReduceAdd(zeros) != 0 || min < -65504.0F || max > 65504.0F) {
     group.scale.bits = group.min.bits = kF16Nan;

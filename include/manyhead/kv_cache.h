@@ -73,8 +73,8 @@ class KvCache {
   /// Stores the reserved rows [position, position + count) of one layer: k [count, K, D], v [count,
   /// K, Dv], f32, token strides `k_stride` and `v_stride` in elements (0 = dense).
   ///
-  /// Accuracy rounded to nearest even of the cache's types; what f16 cannot hold becomes infinity,
-  ///          NaN stays NaN. The same bits on every instruction set.
+  /// Accuracy that of the cache's types (see KvType), rounded to nearest even; the same bits on
+  ///          every instruction set.
   Status Write(SequenceId sequence, std::int64_t layer, std::int64_t position, std::int64_t count,
                const float* k, const float* v, std::int64_t k_stride = 0,
                std::int64_t v_stride = 0);

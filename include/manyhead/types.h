@@ -16,6 +16,17 @@ namespace manyhead {
 using TokenId = std::int32_t;
 
 /// How the numbers of one K or V head are stored.
+///
+/// Accuracy of a stored x: its bound, and the root mean square error over that of the numbers, as
+/// measured on normally distributed heads of 64, 128 and 256 elements.
+///
+///   f16    |x| 2^-11 (2^-25 below 2^-14); infinite beyond 65504   2.1e-4
+///   bf16   |x| 2^-8                                               1.7e-3
+///   int8   m / 254, m the largest magnitude of the head           5.7e-3, 6.4e-3, 6.9e-3
+///   int4   (max - min + |min| 2^-10) / 30 of 32 elements, times   7.7e-2
+///          1 + 2^-10 (plus 2^-24); NaN beyond 65504
+///
+/// An element that is not finite makes its whole int8 head, or its int4 group, NaN.
 enum class KvType : std::uint8_t {
   kF32,
   kF16,

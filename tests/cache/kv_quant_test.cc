@@ -204,6 +204,30 @@ TEST_P(KvQuant, KeepsEveryBitOfAnyNumbers) {
   }
 }
 
+// Groups of nothing but zeros of both signs and denormals: the scale and minimum are +0, flushed or
+// not, whichever element a vector's maximum came from.
+TEST_P(KvQuant, KeepsEveryBitOfZerosAndDenormals) {
+  const float numbers[] = {0.0F, -0.0F, 1e-40F, -1e-40F, 1e-45F, -1e-45F, FLT_MIN, -FLT_MIN};
+  std::mt19937 engine(11);
+  for (std::size_t kinds = 1; kinds <= std::size(numbers); ++kinds) {
+    for (std::size_t first = 0; first < std::size(numbers); ++first) {
+      std::vector<float> x(16 * 70);
+      for (float& value : x) value = numbers[(first + engine() % kinds) % std::size(numbers)];
+      for (const KvType type : {KvType::kInt8, KvType::kInt4}) {
+        const KvPageLayout layout = MakeKvPageLayout({1, 70, 70}, type, type, 16);
+        const Stores both = StoreBoth(*kernels_, layout, {16, 0, 16}, x, x);
+        ASSERT_EQ(both.page, both.expected) << KvTypeName(type) << " first " << first;
+        const unsigned saved = _mm_getcsr();
+        _mm_setcsr(saved | 0x8040U);
+        Page page(layout.page_bytes, kPoison);
+        kernels_->store_rows(layout, BytesOf(page), 0, 16, x.data(), 70, x.data(), 70);
+        _mm_setcsr(saved);
+        ASSERT_EQ(page, both.expected) << KvTypeName(type) << " first " << first;
+      }
+    }
+  }
+}
+
 TEST_P(KvQuant, NotFiniteReadsBackAsNan) {
   for (const float bad : {NAN, -NAN, HUGE_VALF, -HUGE_VALF}) {
     for (const std::int64_t at : {0, 3, 31, 32, 63, 64, 69}) {
