@@ -119,7 +119,9 @@ def _read_back(cache: KvCache, sequences: list[int], k: FloatArray,
 
 
 def alibi_slopes(num_heads: int) -> NDArray[np.float32]:
-    """The slopes ``[H]`` of ALiBi (arXiv:2108.12409) for any number of heads."""
+    """The slopes ``[H]`` of ALiBi (arXiv:2108.12409) for any number of heads, at least 1."""
+    if num_heads < 1:
+        raise ValueError(f"num_heads = {num_heads}; expected at least 1")
     return np.array(_core.alibi_slopes(num_heads), np.float32)
 
 

@@ -222,6 +222,8 @@ class PartsTest(unittest.TestCase):
     def test_alibi_slopes_of_any_head_count(self):
         np.testing.assert_allclose(manyhead.alibi_slopes(8), [2.0**-i for i in range(1, 9)])
         np.testing.assert_allclose(manyhead.alibi_slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
+        with self.assertRaisesRegex(ValueError, "num_heads = 0; expected at least 1"):
+            manyhead.alibi_slopes(0)
 
     def test_a_plan_explains_itself_and_refuses_what_it_is_too_small_for(self):
         plan = manyhead.AttentionPlan(num_heads=6, num_kv_heads=3, head_dim=8, head_dim_v=10, max_q_len=8,
