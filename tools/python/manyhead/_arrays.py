@@ -39,6 +39,12 @@ def floats(value: ArrayLike, name: str, ndim: Sequence[int]) -> FloatArray:
     return array
 
 
+def same_rank(q: FloatArray, k: FloatArray, v: FloatArray) -> None:
+    if not q.ndim == k.ndim == v.ndim:
+        raise ValueError(f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} dimensions; expected "
+                         "the same number")
+
+
 def bits(array: FloatArray) -> NDArray[Any]:
     """bfloat16 as uint16, which is how it passes into the extension; others as they are."""
     return array.view(np.uint16) if is_bfloat16(array) else array
@@ -68,6 +74,9 @@ def integers(value: ArrayLike | None, name: str, size: int) -> NDArray[np.int64]
         raise ValueError(f"{name} has dtype {array.dtype}; expected integers")
     if array.ndim > 0 and array.shape != (size,):
         raise ValueError(f"{name} has shape {list(array.shape)}; expected [B] = [{size}]")
+    most = np.iinfo(np.int64).max
+    if array.size > 0 and array.max() > most:  # of an unsigned array, which would wrap
+        raise ValueError(f"{name} has {array.max()}; expected at most {most}")
     return np.array(np.broadcast_to(array, (size,)), dtype=np.int64)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
-from ._arrays import FloatArray, floats, integers, logits, single
+from ._arrays import FloatArray, floats, integers, logits, same_rank, single
 from ._cache import KvCache, kv_capacity_bytes
 from ._plan import AttentionPlan, KvTypeName, Result, Stage, Window
 
@@ -74,6 +74,7 @@ def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False,
     if kv_type is not None:
         lens = integers(k.shape[-2] if kv_lens is None else kv_lens, "kv_lens", batch)
         assert lens is not None
+        _check_stored(q, k, v, lens)
         cache, sequences = _stored(k, v, lens, kv_type, isa)
         # A cache's queries are its sequences' last tokens; others, and weights, need plain tensors.
         last = not causal and window == 0 or bool(np.all(lens >= q.shape[-2]))
@@ -86,6 +87,20 @@ def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False,
         k, v = _read_back(cache, sequences, k, v)
     return plan.run(q, k, v, bias=bias, mask=mask, kv_lens=kv_lens, query_start=query_start,
                     return_lse=return_lse, return_weights=return_weights)
+
+
+def _check_stored(q: FloatArray, k: FloatArray, v: FloatArray, lens: NDArray[np.int64]) -> None:
+    """What the library checks of plain tensors, in its words, before a cache takes parts of them."""
+    same_rank(q, k, v)
+    shapes = [x.shape if x.ndim == 4 else (1, *x.shape) for x in (q, k, v)]
+    (batch, _, _, dim), (_, heads, tokens, _), (_, _, _, dim_v) = shapes
+    for name, shape, letters, expected in (
+            ("k", shapes[1], "[B, K, S, D]", (batch, heads, tokens, dim)),
+            ("v", shapes[2], "[B, K, S, Dv]", (batch, heads, tokens, dim_v))):
+        if shape != expected:
+            raise ValueError(f"{name} has shape {list(shape)}; expected {letters} = {list(expected)}")
+    for index in np.flatnonzero((lens < 0) | (lens > tokens)):
+        raise ValueError(f"kv_lens[{index}] = {lens[index]}; expected 0..{tokens}")
 
 
 def _stored(k: FloatArray, v: FloatArray, lens: NDArray[np.int64], kv_type: KvTypeName,

@@ -80,6 +80,22 @@ class MultiHeadAttention:
             output=_projection(output, output_bias, "output"),
             rope=None if rope is None else rope._core, math=math, sequential=sequential,
             own_cache=incremental, k_type=k_type, v_type=v_type)
+        self._check_shapes(query, key, value, output, memory_dim or d_model)
+
+    def _check_shapes(self, query: Weight, key: Weight, value: Weight, output: Weight,
+                      memory_dim: int) -> None:
+        """The library counts bytes, of which a transposed weight has as many."""
+        core = self._core
+        heads_dim, heads_dim_v = core.num_heads * core.head_dim, core.num_heads * core.head_dim_v
+        keys_dim, values_dim = (core.num_kv_heads * n for n in (core.head_dim, core.head_dim_v))
+        for name, weight, letters, expected in (
+                ("query", query, "[H D, d_model]", [heads_dim, core.d_model]),
+                ("key", key, "[K D, M]", [keys_dim, memory_dim]),
+                ("value", value, "[K Dv, M]", [values_dim, memory_dim]),
+                ("output", output, "[d_model, H Dv]", [core.d_model, heads_dim_v])):
+            if not isinstance(weight, tuple) and list(np.shape(weight)) != expected:
+                raise ValueError(f"{name} has shape {list(np.shape(weight))}; expected {letters} = "
+                                 f"{expected}")
 
     def forward(self, x: ArrayLike, memory: ArrayLike | None = None, *, bias: ArrayLike | None = None,
                 mask: ArrayLike | None = None, head_outputs: bool = False) -> Result:

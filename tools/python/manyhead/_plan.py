@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
-from ._arrays import FloatArray, bits, floats, integers, logit_inputs, single, vector
+from ._arrays import (FloatArray, bits, floats, integers, logit_inputs, same_rank, single,
+                      vector)
 
 if TYPE_CHECKING:
     from ._cache import KvCache
@@ -19,16 +21,17 @@ Stage = Literal["scores", "capped", "biased", "probs"]
 Window = int | tuple[int | None, int | None]
 Result = Any  # an array, or a tuple of it and what was asked for besides
 
+_WIDEST = 1 << 62  # what a number that no int64 holds stands for
 _FAR = 1 << 40  # beyond any position: a side of a window that is unbounded
 
 
 def _window_sides(window: Window) -> tuple[int, int | None]:
     """`window` as the library's pair: tokens to the left with the query itself (0: all), to the right."""
     if not isinstance(window, (tuple, list)):
-        return int(window), None
+        return min(index(window), _WIDEST), None
     if len(window) != 2:
         raise ValueError(f"window has {len(window)} entries; expected W or (left, right)")
-    left, right = (-1 if side is None else int(side) for side in window)
+    left, right = (-1 if side is None else min(index(side), _WIDEST) for side in window)
     if left < -1 or right < -1:
         raise ValueError(f"window = {(left, right)}; expected -1 (unbounded) or more on each side")
     return left + 1, _FAR if right == -1 else right
@@ -80,9 +83,7 @@ class AttentionPlan:
             return_weights: Stage | None = None) -> Result:
         """Attention over arrays, as ``manyhead.attention`` with what the plan was made for."""
         q, k, v = (floats(x, name, (3, 4)) for x, name in ((q, "q"), (k, "k"), (v, "v")))
-        if not q.ndim == k.ndim == v.ndim:
-            raise ValueError(f"q, k and v have {q.ndim}, {k.ndim} and {v.ndim} dimensions; expected "
-                             "the same number")
+        same_rank(q, k, v)
         rank, dtype = q.ndim, q.dtype
         q, k, v = (x if rank == 4 else x[np.newaxis] for x in (q, k, v))
         batch, heads, q_len = q.shape[:3]

@@ -65,6 +65,9 @@ def rope(x: ArrayLike, positions: ArrayLike | None = None, config: RopeConfig | 
         raise ValueError("cos and sin: one is None; expected both or none")
     if cos is not None and config is not None:
         raise ValueError("config and cos are both given; expected one of them")
+    if config is not None and interleaved is not None:
+        raise ValueError("config and interleaved are both given; expected one of them, as a config has "
+                         "its own")
     if cos is not None and sin is not None:
         tables = [_table(table, name, positions, batch, q_len)
                   for table, name in ((cos, "cos"), (sin, "sin"))]
@@ -73,7 +76,7 @@ def rope(x: ArrayLike, positions: ArrayLike | None = None, config: RopeConfig | 
                                   sin=tables[1][index], isa=isa)
     else:
         if interleaved is not None:
-            config = config or RopeConfig(interleaved=interleaved)
+            config = RopeConfig(interleaved=interleaved)
         turn = _core.Rope((config or RopeConfig())._core, out.shape[3], isa)
         rows = _positions(positions, batch, q_len)
         for index in range(batch):

@@ -176,6 +176,22 @@ class ErrorsTest(unittest.TestCase):
         self.check(("sink_logits has 2 entries", "num_heads = 6"), sinks=[1, 2])
         self.check(("alibi_slopes has 5 entries", "num_heads = 6"), alibi_slopes=[1] * 5)
 
+    def test_shapes_of_what_is_stored_first(self):
+        for kv_type in ("f32", "int4"):
+            for weights in (None, "probs"):
+                stored = {"kv_type": kv_type, "return_weights": weights}
+                self.check(("k has shape [2, 3, 9, 7]", "[B, K, S, D] = [2, 3, 9, 8]"), k=K[..., :7],
+                           **stored)
+                self.check(("v has shape [2, 3, 5, 10]", "[2, 3, 9, 10]"), v=V[:, :, :5], **stored)
+                self.check(("v has shape [2, 3, 9, 10]", "[2, 3, 5, 10]"), k=K[:, :, :5], **stored)
+                self.check(("v has shape [2, 1, 9, 10]", "[2, 3, 9, 10]"), v=V[:, :1], **stored)
+                self.check(("k has shape [2, 3, 9, 8]", "[1, 3, 9, 8]"), q=Q[:1], **stored)
+                self.check(("k has shape [1, 3, 9, 8]", "[2, 3, 9, 8]"), k=K[:1], **stored)
+                self.check(("v has shape [1, 3, 9, 10]", "[2, 3, 9, 10]"), v=V[:1], **stored)
+                self.check("q, k and v have 3, 4 and 4 dimensions", q=Q[0], **stored)
+                self.check("kv_lens[1] = 10; expected 0..9", kv_lens=[9, 10], **stored)
+                self.check("kv_lens[0] = -1; expected 0..9", kv_lens=-1, **stored)
+
     def test_types(self):
         self.check("q has dtype float64; expected float32, float16 or bfloat16", q=Q.astype(float))
         self.check("k has dtype int32", k=K.astype(np.int32))
@@ -190,6 +206,11 @@ class ErrorsTest(unittest.TestCase):
         self.check("window = -1", window=-1)
         self.check("window = (-2, 0)", window=(-2, 0))
         self.check("window has 3 entries", window=(1, 2, 3))
+        self.check("float", window=1.5, error=TypeError)
+        np.testing.assert_array_equal(manyhead.attention(Q, K, V, window=(2**63 - 1, 2**70)),
+                                      manyhead.attention(Q, K, V))
+        self.check("query_start has 18446744073709551611; expected at most 9223372036854775807",
+                   query_start=2**64 - 5)
         self.check("kv_lens[1] = 20; expected 0..9", kv_lens=[1, 20])
         self.check(("kv_lens[0] = -1", "0..9"), kv_lens=-1)
         self.check("num_sink_tokens = -1", num_sink_tokens=-1)

@@ -69,6 +69,8 @@ class RopeTest(unittest.TestCase):
                 ("rotary_dim = 10", lambda: manyhead.rope(x, cos=np.zeros((4, 5), np.float32),
                                                          sin=np.zeros((4, 5), np.float32))),
                 ("one is None", lambda: manyhead.rope(x, cos=table)),
+                ("config and interleaved are both given",
+                 lambda: manyhead.rope(x, 0, manyhead.RopeConfig(), interleaved=True)),
                 ("x has 2 dimensions", lambda: manyhead.rope(x[0, 0]))):
             with self.subTest(words), self.assertRaises(ValueError) as caught:
                 call()
@@ -191,6 +193,11 @@ class MultiHeadAttentionTest(unittest.TestCase):
                 ("num_heads = 4 is not a multiple of num_kv_heads = 3",
                  lambda: make(wq, wk, wv, wo, num_heads=4, num_kv_heads=3)),
                 ("key has", lambda: make(wq, wk[:5], wv, wo, num_heads=4, num_kv_heads=2)),
+                ("output has shape [32, 24]; expected [d_model, H Dv] = [24, 32]",
+                 lambda: make(wq[:8].repeat(4, 0), wk[:8].repeat(2, 0), wv[:8].repeat(2, 0),
+                              np.zeros((32, 24), np.float32), num_heads=4, num_kv_heads=2, head_dim=8)),
+                ("key has shape [24, 12]; expected [K D, M] = [12, 24]",
+                 lambda: make(wq, np.ascontiguousarray(wk.T), wv, wo, num_heads=4, num_kv_heads=2)),
                 ("value has 5 biases", lambda: make(wq, wk, wv, wo, num_heads=4, num_kv_heads=2,
                                                    value_bias=np.zeros(5, np.float32))),
                 ("query has dtype float64", lambda: make(wq.astype(float), wk, wv, wo, num_heads=4)),
