@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -52,12 +53,14 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   ~Pool() {
+    LeaveToParent();
     body_ = nullptr;
     for (const auto& helper : helpers_) Wake(*helper);
     for (const auto& helper : helpers_) helper->thread.join();
   }
 
   void Run(int threads, internal::TeamBody body, void* context) noexcept {
+    LeaveToParent();
     Grow(threads - 1);
     TeamState state;
     state.may_spin = threads <= AllowedCpus();
@@ -82,6 +85,15 @@ class Pool {
   static void Wake(Helper& helper) noexcept {
     helper.jobs.fetch_add(1, std::memory_order_release);
     helper.jobs.notify_one();
+  }
+
+  /// After a fork the child has no thread but the one that forked: the helpers, which nobody can
+  /// join here, are forgotten.
+  void LeaveToParent() noexcept {
+    if (process_ == getpid()) return;
+    process_ = getpid();
+    for (auto& helper : helpers_) static_cast<void>(helper.release());
+    helpers_.clear();
   }
 
   /// As many helpers as the system gives, at most `wanted`.
@@ -113,6 +125,7 @@ class Pool {
     body_(context_, worker);
   }
 
+  pid_t process_ = getpid();  ///< whose threads the helpers are
   std::vector<std::unique_ptr<Helper>> helpers_;
   std::atomic<std::uint32_t> running_ = 0;
   // The present team, written before its helpers are woken.

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <immintrin.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -124,6 +126,25 @@ TEST(Team, PhasesAreSeparatedByBarriers) {
   });
   EXPECT_EQ(mismatches.load(), 0);
   EXPECT_EQ(values[63], 200);
+}
+
+TEST(Team, AForkedProcessHasThreadsOfItsOwn) {
+  const auto sum = [] {
+    std::atomic<std::int64_t> total = 0;
+    RunTeam(3, [&](Worker& worker) { worker.ForEach(100, [&](std::int64_t i) { total += i; }); });
+    return total.load();
+  };
+  ASSERT_EQ(sum(), 4950);  // makes the parent's threads
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(30);  // rather than wait for ever for threads that it does not have
+    _exit(sum() == 4950 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(sum(), 4950);
 }
 
 TEST(Team, DenormalsAreFlushedInsideAndTheCallersModeIsKept) {
