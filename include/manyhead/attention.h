@@ -23,7 +23,7 @@ struct AttentionParams {
   std::int64_t max_q_len = 0;   ///< most query tokens of one Run, over all its requests, at least 1
   std::int64_t max_kv_len = 0;  ///< most key/value tokens of one request, at least 1
   float softmax_scale = 0;      ///< factor on every logit, finite; 0 selects 1/sqrt(head_dim)
-  float logit_softcap = 0;      ///< x becomes cap * tanh(x / cap); finite, 0 or more; 0 = off
+  float logit_softcap = 0;      ///< x becomes cap * tanh(x / cap); 1e-30..1e30, or 0 = off
   bool causal = true;           ///< query i sees key j iff j <= i + (kv_len - q_len)
   std::int64_t window = 0;      ///< W: sees j in [i - W + 1, i] only (absolute positions); 0 = all
   /// R: sees up to j = i + R. Unset: R = 0 under causal or a window, unbounded otherwise. Causal

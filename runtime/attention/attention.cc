@@ -18,6 +18,9 @@ constexpr std::int64_t kMaxHeadDim = 1024;
 constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 31;
 constexpr int kMaxThreads = 4096;
+/// Beyond these the soft-cap, its inverse or a logit over it would be a denormal, which counts as
+/// 0.
+constexpr float kMinSoftcap = 1e-30F, kMaxSoftcap = 1e30F;
 
 template <class... Parts>
 Status Invalid(const Parts&... parts) {
@@ -58,9 +61,10 @@ Status CheckSizes(const AttentionParams& params) {
   if (!std::isfinite(params.softmax_scale)) {
     return Invalid("softmax_scale = ", params.softmax_scale, "; expected a finite number");
   }
-  if (!std::isfinite(params.logit_softcap) || params.logit_softcap < 0) {
-    return Invalid("logit_softcap = ", params.logit_softcap,
-                   "; expected a finite number, 0 or more");
+  if (params.logit_softcap != 0 &&
+      !(params.logit_softcap >= kMinSoftcap && params.logit_softcap <= kMaxSoftcap)) {
+    return Invalid("logit_softcap = ", params.logit_softcap, "; expected 0 or ", kMinSoftcap, "..",
+                   kMaxSoftcap);
   }
   return Status();
 }
@@ -82,7 +86,7 @@ Status CheckPerHead(const char* name, const std::vector<float>& values, std::int
 /// Where the strict mode of `params` does not let it run on less than the CPU's best.
 Status CheckStrict(const AttentionParams& params, Isa isa) {
   const Isa best = SupportedIsas().back();
-  if (!params.strict || isa == best) return Status();
+  if (!params.strict || SameAttention(isa, best)) return Status();
   std::ostringstream message;
   message << "AttentionPlan::Create: strict: isa = " << IsaName(isa) << "; this CPU runs "
           << IsaName(best);

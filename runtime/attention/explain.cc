@@ -52,7 +52,7 @@ AttentionExplanation AttentionPlan::Impl::Explain(KvType k_type, KvType v_type, 
                       .append(read(v_type));
 
   const Isa best = SupportedIsas().back();
-  if (result.isa != best) {
+  if (!SameAttention(result.isa, best)) {
     result.refused.push_back(
         std::string(IsaName(best)).append(": the plan was asked for ").append(IsaName(result.isa)));
   }

@@ -27,6 +27,10 @@ std::int64_t CeilDiv(std::int64_t n, std::int64_t by) { return (n + by - 1) / by
 
 }  // namespace
 
+bool SameAttention(Isa a, Isa b) noexcept {
+  return KernelsFor(a).attention == KernelsFor(b).attention;
+}
+
 void AttentionPlan::Impl::FreeScratch::operator()(float* memory) const noexcept {
   ::operator delete(memory, kAlignment);
 }
@@ -48,8 +52,8 @@ AttentionPlan::Impl::Impl(const AttentionParams& params)
         std::min(params.num_kv_heads * splits * PartFloats(rows), kMaxPartsBytes / kFloatBytes);
   }
   scratch_floats_ = params.threads * thread_floats_ + parts_floats_;
-  scratch_.reset(
-      static_cast<float*>(::operator new(static_cast<std::size_t>(scratch_bytes()), kAlignment)));
+  scratch_.reset(static_cast<float*>(
+      ::operator new(static_cast<std::size_t>(scratch_floats_ * kFloatBytes), kAlignment)));
 }
 
 std::int64_t AttentionPlan::Impl::PartFloats(std::int64_t rows) const noexcept {

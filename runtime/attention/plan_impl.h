@@ -21,6 +21,9 @@ struct KeySpan {
   std::int64_t end = 0;
 };
 
+/// Whether attention has the same kernels on both: what one adds may serve other products only.
+bool SameAttention(Isa a, Isa b) noexcept;
+
 /// An AttentionPlan for code that runs its own parallel region: Prepare once per step and layer
 /// shape, outside the region, then RunOn for each layer of that shape, on every thread.
 ///
@@ -39,7 +42,11 @@ struct AttentionPlan::Impl {
   std::mutex& turn() noexcept { return turn_; }
 
   const AttentionParams& params() const noexcept { return params_; }
-  std::int64_t scratch_bytes() const noexcept { return scratch_floats_ * kFloatBytes; }
+  /// With the places of requests, of which there are as many as queries.
+  std::int64_t scratch_bytes() const noexcept {
+    return scratch_floats_ * kFloatBytes +
+           static_cast<std::int64_t>(requests_.size() * sizeof(Request));
+  }
 
   /// Checks everything about the next RunOn calls but their layer's shape, and cuts the work.
   /// `function` begins the message of an error.

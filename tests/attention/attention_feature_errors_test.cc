@@ -42,6 +42,8 @@ TEST(AttentionFeatureErrors, ParametersOutOfRange) {
       {[](auto& p) { p.logit_softcap = -1; }, {"logit_softcap = -1", "expected"}},
       {[](auto& p) { p.logit_softcap = kNan; }, {"logit_softcap = nan", "expected"}},
       {[](auto& p) { p.logit_softcap = kInf; }, {"logit_softcap = inf", "expected"}},
+      {[](auto& p) { p.logit_softcap = 1e-38F; }, {"logit_softcap = 1e-38", "1e-30..1e+30"}},
+      {[](auto& p) { p.logit_softcap = 3e38F; }, {"logit_softcap = 3e+38", "1e-30..1e+30"}},
       {[](auto& p) { p.softmax_scale = kInf; }, {"softmax_scale = inf", "expected"}},
       {[](auto& p) { p.window = -3; }, {"window = -3", "expected"}},
       {[](auto& p) { p.window_right = -1; }, {"window_right = -1", "expected"}},
@@ -85,9 +87,20 @@ TEST(AttentionFeatureErrors, ParametersAtTheEdgeOfTheirRange) {
   params.window_right = INT64_MAX;
   params.alibi_slopes = {-3e38F, 3e38F, 0, -1};
   params.sink_logits = {-kInf, 3e38F, -3e38F, 0};
-  params.logit_softcap = 1e-38F;
+  params.logit_softcap = 1e-30F;
   const Result<AttentionPlan> plan = AttentionPlan::Create(params);
   EXPECT_TRUE(plan.ok()) << plan.status().message();
+}
+
+// AMX tiles multiply weights; attention's kernels are those of AVX-512.
+TEST(AttentionFeatureErrors, AmxIsNoFasterChoiceThanAvx512) {
+  if (SupportedIsas().back() != Isa::kAmx) GTEST_SKIP() << "this CPU has no AMX";
+  AttentionParams params = GoodParams();
+  params.isa = Isa::kAvx512;
+  params.strict = true;
+  const Result<AttentionPlan> plan = AttentionPlan::Create(params);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_TRUE(plan->Explain(KvType::kF32, KvType::kF32, 1, 5)->refused.empty());
 }
 
 TEST(AttentionFeatureErrors, StrictRefusesALowerInstructionSet) {
@@ -303,6 +316,13 @@ TEST_F(AttentionTensorErrors, BiasOverACache) {
   ExpectUntouched("bias");
   bias.mask.kv_len = 10;
   EXPECT_TRUE(run(bias).ok());
+}
+
+TEST(AttentionExplain, ScratchCountsThePlacesOfRequests) {
+  AttentionParams params = GoodParams();
+  const std::int64_t few = MakePlan(params).scratch_bytes();
+  params.max_q_len += 10000;  // as many requests of one query each
+  EXPECT_GE(MakePlan(params).scratch_bytes() - few, 10000 * 8 * 8);
 }
 
 TEST(AttentionExplain, SaysWhatRunsAndWhatWasRefused) {
