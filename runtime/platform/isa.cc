@@ -11,8 +11,6 @@ namespace {
 
 constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
-// libgcc's table behind __builtin_cpu_supports holds a feature only when CPUID has it and XCR0 says
-// that the operating system saves its registers.
 /// Linux gives a process the tiles' 8 KiB of state only when it asks.
 bool OsGrantsTiles() noexcept {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
@@ -20,6 +18,8 @@ bool OsGrantsTiles() noexcept {
   return granted;
 }
 
+/// libgcc's table behind __builtin_cpu_supports holds a feature only when CPUID has it and XCR0
+/// says that the operating system saves its registers.
 bool CpuRuns(Isa isa) noexcept {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("f16c");

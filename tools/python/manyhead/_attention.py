@@ -27,7 +27,7 @@ def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False,
     Args:
         q: ``[B, H, T, D]``, or ``[H, T, D]`` for one request; float32, float16 or bfloat16 (of
             ml_dtypes). k and v may have another of these types. Any strides are read in place as
-            long as the last dimension is dense.
+            long as the last dimension is dense, but for 16-bit queries, which are widened first.
         k: ``[B, K, S, D]`` or ``[K, S, D]``.
         v: ``[B, K, S, Dv]`` or ``[K, S, Dv]``.
         causal: query i sees key j iff j <= position of i. Positions: see query_start.

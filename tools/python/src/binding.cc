@@ -59,7 +59,7 @@ std::optional<Isa> ParseIsaOrRaise(const std::optional<std::string>& name) {
   const std::optional<Isa> isa = ParseIsa(*name);
   if (!isa)
     Raise({StatusCode::kInvalidArgument,
-           "isa = '" + *name + "'; expected 'scalar', 'avx2' or 'avx512'"});
+           "isa = '" + *name + "'; expected 'scalar', 'avx2', 'avx512' or 'amx'"});
   return isa;
 }
 

@@ -73,7 +73,12 @@ class TextStream {
       return generation_ ? generation_->result() : result_;
     });
   }
-  bool active() const noexcept { return generation_.has_value(); }
+  bool active() {
+    return WithoutGil([&] {
+      const std::lock_guard lock(mutex_);
+      return generation_.has_value();
+    });
+  }
 
  private:
   struct Pending {

@@ -215,13 +215,13 @@ class ErrorsTest(unittest.TestCase):
         self.check(("kv_lens[0] = -1", "0..9"), kv_lens=-1)
         self.check("num_sink_tokens = -1", num_sink_tokens=-1)
         self.check("threads = -1", threads=-1)
-        self.check("isa = 'sse'; expected 'scalar', 'avx2' or 'avx512'", isa="sse")
+        self.check("isa = 'sse'; expected 'scalar', 'avx2', 'avx512' or 'amx'", isa="sse")
         self.check("kv_type = 'int2'; expected 'f32', 'f16', 'bf16', 'int8' or 'int4'", kv_type="int2")
         self.check("return_weights = 'logits'; expected 'scores'", return_weights="logits")
         self.check("sink_logits[1] = nan", sinks=[0, float("nan")] + [0] * 4)
 
     def test_an_instruction_set_this_cpu_lacks_is_unsupported(self):
-        missing = [isa for isa in ("scalar", "avx2", "avx512") if isa not in manyhead.supported_isas()]
+        missing = [isa for isa in ("scalar", "avx2", "avx512", "amx") if isa not in manyhead.supported_isas()]
         if not missing:
             self.skipTest("this CPU runs every instruction set")
         self.check(missing[0], isa=missing[0], error=manyhead.UnsupportedError)
