@@ -84,8 +84,8 @@ struct AttentionTensors {
   std::int64_t q_len = 0;
   std::int64_t kv_len = 0;
   const std::int64_t* kv_lens = nullptr;  ///< [batch] valid tokens, 0..kv_len; null: kv_len
-  /// [batch] position of each request's first query, to which causal, window, ALiBi count; null:
-  /// its valid tokens - q_len. 0 gives the upper-left causal mask of other libraries.
+  /// [batch] position of each request's first query, -2^40..2^40, to which causal, window, ALiBi
+  /// count; null: its valid tokens - q_len. 0 gives the upper-left causal mask of other libraries.
   const std::int64_t* query_starts = nullptr;
   KvType k_type = KvType::kF32;  ///< of k.data: f32, f16 or bf16
   KvType v_type = KvType::kF32;
@@ -135,12 +135,11 @@ struct AttentionExplanation {
 /// Aliasing out and lse overlap no input.
 /// Errors   kInvalidArgument, naming the parameter and both values, before anything is written.
 ///          Create throws bad_alloc when its scratch memory cannot be had.
-/// Threads  Run may be called from several threads: those of one plan, which owns the scratch
-/// memory,
-///          take turns; different plans run side by side. Run allocates nothing and keeps the
-///          caller's floating-point mode. Results are bitwise equal for every thread count, for a
-///          request alone or in a batch, and for one prefill or any chunks of it, on one
-///          instruction set.
+/// Threads  Run may be called from several threads: those of one plan take turns, since it owns
+///          scratch memory; different plans run side by side. Run allocates nothing and keeps the
+///          caller's floating-point mode.
+/// Bits     equal for every thread count, for a request alone or in a batch, and for one prefill
+///          or any chunks of it, on one instruction set.
 /// Source   grouped heads arXiv:2305.13245; one-pass softmax arXiv:1805.02867; tiling over keys
 ///          arXiv:2205.14135; sink logits as in gpt-oss, arXiv:2508.10925.
 class AttentionPlan {

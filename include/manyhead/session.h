@@ -112,9 +112,8 @@ class Session {
 
   /// Continues `prompt`, which stands for the whole sequence: what the session already holds of its
   /// beginning is reused, the rest dropped. At least the last prompt token is evaluated anew.
-  /// Errors   as Append; kInvalidArgument for an option out of range, or for logits that hold NaN:
-  /// the
-  ///          session then holds the prompt and what was generated before.
+  /// Errors   as Append; kInvalidArgument for an option out of range, or for logits that hold NaN,
+  ///          when the session then holds the prompt and what was generated before.
   Result<GenerateResult> Generate(std::span<const TokenId> prompt, const GenerateOptions& options);
 
   /// Generate in steps, for callers that do something else between two tokens. The session outlives
