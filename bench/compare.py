@@ -32,6 +32,8 @@ MODEL = [(0, 64, 0), (512, 0, 0), (0, 64, 4096), (512, 0, 4096)]
 def run(words):
     """The JSON a program prints; None where it declines the case."""
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=3600)
+    if done.returncode < 0:
+        print(f"compare.py: {pathlib.Path(words[0]).name} ended by signal {-done.returncode}: {words[1:]}", file=sys.stderr)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 and done.stdout else None
 
 
