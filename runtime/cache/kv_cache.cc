@@ -177,4 +177,15 @@ Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t s
   return bytes;
 }
 
+Result<SequenceCache> CreateSequenceCache(KvCacheParams params) {
+  const Result<std::int64_t> capacity = KvCapacityBytes(params, 1, params.max_tokens);
+  if (!capacity.ok()) return capacity.status();
+  params.capacity_bytes = *capacity;
+  Result<KvCache> cache = KvCache::Create(params);
+  if (!cache.ok()) return cache.status();
+  const Result<SequenceId> sequence = cache->CreateSequence();
+  if (!sequence.ok()) return sequence.status();
+  return SequenceCache{*std::move(cache), *sequence};
+}
+
 }  // namespace manyhead

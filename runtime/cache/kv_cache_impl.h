@@ -95,4 +95,13 @@ struct KvCache::Impl {
   std::vector<std::uint32_t> free_slots_;
 };
 
+struct SequenceCache {
+  KvCache cache;
+  SequenceId sequence;
+};
+
+/// A cache with room for one sequence of params.max_tokens, and that sequence; capacity_bytes of
+/// `params` is ignored.
+Result<SequenceCache> CreateSequenceCache(KvCacheParams params);
+
 }  // namespace manyhead

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "runtime/cache/kv_cache_impl.h"
 #include "runtime/platform/dispatch.h"
 
 namespace manyhead {
@@ -100,15 +102,10 @@ Status MultiHeadAttention::Impl::CreateOwnCache() {
   params.v_type = params_.v_type;
   params.max_tokens = attention.max_kv_len;
   params.isa = attention.isa;
-  const Result<std::int64_t> capacity = KvCapacityBytes(params, 1, attention.max_kv_len);
-  if (!capacity.ok()) return capacity.status();
-  params.capacity_bytes = *capacity;
-  Result<KvCache> cache = KvCache::Create(params);
-  if (!cache.ok()) return cache.status();
-  own_cache.emplace(*std::move(cache));
-  const Result<SequenceId> sequence = own_cache->CreateSequence();
-  if (!sequence.ok()) return sequence.status();
-  own_sequence = *sequence;
+  Result<SequenceCache> made = CreateSequenceCache(std::move(params));
+  if (!made.ok()) return made.status();
+  own_cache.emplace(std::move(made->cache));
+  own_sequence = made->sequence;
   // Once at its longest, the table of pages never grows again; untouched pages take no memory.
   if (Status status = own_cache->Reserve(own_sequence, attention.max_kv_len); !status.ok())
     return status;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
+#include "runtime/cache/kv_cache_impl.h"
 #include "runtime/platform/threads.h"
 #include "runtime/session/session_impl.h"
 
@@ -163,13 +165,8 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
   cache_params.v_type = options.v_type;
   cache_params.max_tokens = options.context;
   cache_params.isa = options.isa;
-  const Result<std::int64_t> capacity = KvCapacityBytes(cache_params, 1, options.context);
-  if (!capacity.ok()) return capacity.status();
-  cache_params.capacity_bytes = *capacity;
-  Result<KvCache> cache = KvCache::Create(cache_params);
-  if (!cache.ok()) return cache.status();
-  const Result<SequenceId> sequence = cache->CreateSequence();
-  if (!sequence.ok()) return sequence.status();
+  Result<SequenceCache> made = CreateSequenceCache(std::move(cache_params));
+  if (!made.ok()) return made.status();
   Result<Decoder> decoder = Decoder::Create(model.impl(), {.max_rows = options.chunk,
                                                            .max_tokens = options.context,
                                                            .threads = options.threads,
@@ -178,8 +175,8 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
   if (!decoder.ok()) return decoder.status();
   auto impl = std::make_unique<Impl>(Impl{model,
                                           options,
-                                          *std::move(cache),
-                                          *sequence,
+                                          std::move(made->cache),
+                                          made->sequence,
                                           *std::move(decoder),
                                           AlignedBuffer<float>(model.config().vocab_size),
                                           {},

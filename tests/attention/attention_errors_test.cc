@@ -12,17 +12,6 @@
 namespace manyhead::testing {
 namespace {
 
-AttentionParams GoodParams() {
-  AttentionParams params;
-  params.num_heads = 4;
-  params.num_kv_heads = 2;
-  params.head_dim = 8;
-  params.max_q_len = 6;
-  params.max_kv_len = 20;
-  params.threads = 1;
-  return params;
-}
-
 TEST(AttentionPlanCreate, RefusesWhatIsOutOfRangeAndSaysBothValues) {
   const struct {
     std::function<void(AttentionParams&)> change;

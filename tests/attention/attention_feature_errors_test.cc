@@ -17,17 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-AttentionParams GoodParams() {
-  AttentionParams params;
-  params.num_heads = 4;
-  params.num_kv_heads = 2;
-  params.head_dim = 8;
-  params.max_q_len = 6;
-  params.max_kv_len = 20;
-  params.threads = 1;
-  return params;
-}
-
 /// A message names the function, the parameter and what else `parts` holds.
 void ExpectMessage(const Status& status, StatusCode code, const std::vector<std::string>& parts) {
   EXPECT_EQ(status.code(), code) << parts[0] << ": " << status.message();

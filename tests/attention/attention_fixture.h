@@ -83,6 +83,18 @@ inline AttentionParams ParamsFor(const AttentionCase& shape, Isa isa, int thread
   return params;
 }
 
+/// What a plan is made of without complaint, for tests that spoil one thing.
+inline AttentionParams GoodParams() {
+  AttentionParams params;
+  params.num_heads = 4;
+  params.num_kv_heads = 2;
+  params.head_dim = 8;
+  params.max_q_len = 6;
+  params.max_kv_len = 20;
+  params.threads = 1;
+  return params;
+}
+
 inline AttentionPlan MakePlan(const AttentionParams& params) {
   Result<AttentionPlan> plan = AttentionPlan::Create(params);
   if (!plan.ok()) ADD_FAILURE() << plan.status().message();
