@@ -16,6 +16,7 @@
 #include "manyhead/model.h"
 #include "manyhead/sampling.h"
 #include "manyhead/status.h"
+#include "manyhead/step_profile.h"
 #include "manyhead/types.h"
 
 namespace manyhead {
@@ -119,6 +120,10 @@ class Session {
   /// Generate in steps, for callers that do something else between two tokens. The session outlives
   /// the result, and serves nothing else until that has ended or is dropped.
   Result<Generation> Begin(std::span<const TokenId> prompt, const GenerateOptions& options);
+
+  /// Adds where the time of each step goes to `*profile` from now on; null, as at first, measures
+  /// nothing and costs nothing. `*profile` outlives the session or the next call.
+  void SetProfile(StepProfile* profile);
 
   std::int64_t length() const noexcept;
   std::span<const TokenId> tokens() const noexcept;

@@ -141,17 +141,22 @@ Status Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenI
         !status.ok())
       return status;
   RunTeam(limits_.threads, [&](Worker& worker) { RunStep(worker, call, logits); });
+  timer_.Collect();
   return {};
 }
 
 void Decoder::RunStep(Worker& worker, const Call& call, float* logits) noexcept {
+  timer_.Begin(worker);
   Embed(worker, call);
+  timer_.Mark(worker, StepPhase::kEmbedding);
   for (std::size_t layer = 0; layer < model_->config.layers.size(); ++layer) {
     const LayerWeights& w = model_->weights.layers[layer];
     Attend(worker, call, layer);
     AddAndNormalize(worker, call.rows(), w.post_attention_norm, w.ffn_norm);
+    timer_.Mark(worker, StepPhase::kNorms);
     FeedForward(worker, call, layer);
     AddAndNormalize(worker, call.rows(), w.post_ffn_norm, NormAfter(layer));
+    timer_.Mark(worker, StepPhase::kNorms);
   }
   if (logits != nullptr) RunHead(worker, call.rows() - 1, 1, logits);
 }
@@ -190,13 +195,17 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
       {&w.value, value_.data(), w.value.rows, OrNull(w.value_bias)},
   };
   RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, call.math());
+  timer_.Mark(worker, StepPhase::kQueryKeyValue);
   worker.ForEach(rows, [&](std::int64_t row) { RotateHeads(layer, w, row); });
   call.cache.impl().WriteOn(worker, call.sequence, static_cast<std::int64_t>(index), call.position,
                             rows, key_.data(), value_.data(), w.key.rows, w.value.rows);
+  timer_.Mark(worker, StepPhase::kRotaryAndWrite);
   plans_[plan_index_[index]].impl().RunOn(worker, static_cast<std::int64_t>(index), query_.data(),
                                           attended_.data(), nullptr);
+  timer_.Mark(worker, StepPhase::kAttention);
   const LinearOutput output[] = {{&w.output, projected_.data(), d, OrNull(w.output_bias)}};
   RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output, call.math());
+  timer_.Mark(worker, StepPhase::kAttentionOutput);
 }
 
 void Decoder::RotateHeads(const LayerConfig& layer, const LayerWeights& w,
@@ -221,6 +230,7 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
   const LinearOutput inputs[] = {{&w.gate, gate_.data(), F, nullptr},
                                  {&w.up, up_.data(), F, nullptr}};
   RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, call.math());
+  timer_.Mark(worker, StepPhase::kGateUp);
   const auto activate =
       model_->config.activation == Activation::kSilu ? kernels_->silu_mul : kernels_->gelu_mul;
   const std::int64_t elements = rows * F;
@@ -229,8 +239,10 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
     float* gate = gate_.data() + begin;
     activate(gate, up_.data() + begin, std::min(kActivationBlock, elements - begin), gate);
   });
+  timer_.Mark(worker, StepPhase::kActivation);
   const LinearOutput output[] = {{&w.down, projected_.data(), d, nullptr}};
   RunLinear(worker, *linear_, gate_.data(), F, rows, output, call.math());
+  timer_.Mark(worker, StepPhase::kDown);
 }
 
 /// hidden += post_norm(projected); normed = next_norm(hidden).
@@ -249,7 +261,12 @@ void Decoder::AddAndNormalize(Worker& worker, std::int64_t rows,
 }
 
 void Decoder::Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept {
-  RunTeam(limits_.threads, [&](Worker& worker) { RunHead(worker, begin, count, logits); });
+  RunTeam(limits_.threads, [&](Worker& worker) {
+    timer_.Begin(worker);
+    RunHead(worker, begin, count, logits);
+  });
+  timer_.Collect();
+  AddProduct(StepPhase::kHead, model_->weights.head, count);
 }
 
 void Decoder::RunHead(Worker& worker, std::int64_t begin, std::int64_t count,
@@ -258,10 +275,11 @@ void Decoder::RunHead(Worker& worker, std::int64_t begin, std::int64_t count,
   const std::int64_t d = config.d_model, V = config.vocab_size;
   const LinearOutput output[] = {{&model_->weights.head, logits, V, nullptr}};
   RunLinear(worker, *linear_, normed_.data() + begin * d, d, count, output);
-  if (config.logit_softcap == 0) return;
-  worker.ForEach(count, [&](std::int64_t row) {
-    kernels_->softcap(logits + row * V, config.logit_softcap, V);
-  });
+  if (config.logit_softcap != 0)
+    worker.ForEach(count, [&](std::int64_t row) {
+      kernels_->softcap(logits + row * V, config.logit_softcap, V);
+    });
+  timer_.Mark(worker, StepPhase::kHead);
 }
 
 std::int64_t Decoder::scratch_bytes() const noexcept {

@@ -13,6 +13,7 @@
 #include "manyhead/model.h"
 #include "manyhead/rope.h"
 #include "runtime/linear/linear.h"
+#include "runtime/model/step_timer.h"
 #include "runtime/model/weights.h"
 #include "runtime/platform/aligned_buffer.h"
 #include "runtime/platform/team.h"
@@ -46,6 +47,11 @@ class Decoder {
 
   std::int64_t scratch_bytes() const noexcept;
 
+  /// Times steps into `*profile` from now on; null = off.
+  void SetProfile(StepProfile* profile) { timer_.SetProfile(profile, limits_.threads); }
+  /// Adds what a step of `rows` tokens, the last of `length`, had to read and compute.
+  void AddCosts(const KvCache& cache, std::int64_t rows, std::int64_t length, bool with_logits);
+
  private:
   struct Call;  // the arguments of one Step and where its rows stand
 
@@ -60,11 +66,13 @@ class Decoder {
   void AddAndNormalize(Worker& worker, std::int64_t rows, const std::vector<float>& post_norm,
                        const std::vector<float>& next_norm) noexcept;
   void RunHead(Worker& worker, std::int64_t begin, std::int64_t count, float* logits) noexcept;
+  void AddProduct(StepPhase phase, const WeightView& weight, std::int64_t rows) noexcept;
   const std::vector<float>& NormAfter(std::size_t layer) const noexcept;
 
   const Model::Impl* model_;
   const kernels::VectorKernels* kernels_;
   DecoderLimits limits_;
+  StepTimer timer_;
   std::vector<Rope> ropes_;              // as in ModelConfig
   std::vector<AttentionPlan> plans_;     // one for each distinct layer shape
   std::vector<std::size_t> plan_index_;  // [layer]

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/platform/clock.h"
+
 namespace manyhead {
 namespace {
 
@@ -142,10 +144,17 @@ thread_local int t_naps = 0;
 
 }  // namespace
 
+void Worker::TeamBarrier() noexcept {
+  if (waited_ == nullptr) return WaitForTeam();
+  const std::int64_t start = SteadyNanoseconds();
+  WaitForTeam();
+  *waited_ += SteadyNanoseconds() - start;
+}
+
 /// Spins first, unless that lately was in vain: where other processes or a CPU quota keep a thread
 /// of the team from running, spinning only takes its CPU away. A team larger than the machine never
 /// spins.
-void Worker::TeamBarrier() noexcept {
+void Worker::WaitForTeam() noexcept {
   constexpr int kNaps = 64;
   const std::uint32_t round = state_->round.load(std::memory_order_relaxed);
   if (state_->waiting.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {

@@ -25,6 +25,9 @@ class Worker {
   int index() const noexcept { return index_; }
   int count() const noexcept { return count_; }
 
+  /// Adds the nanoseconds this thread spends at barriers to `*waited` from now on; null = off.
+  void CountWaits(std::int64_t* waited) noexcept { waited_ = waited; }
+
   /// Returns once every thread of the team has called it.
   void Barrier() noexcept {
     if (count_ > 1) TeamBarrier();
@@ -51,8 +54,10 @@ class Worker {
 
  private:
   void TeamBarrier() noexcept;
+  void WaitForTeam() noexcept;
 
   TeamState* state_;
+  std::int64_t* waited_ = nullptr;
   int index_;
   int count_;
   int phase_ = 0;

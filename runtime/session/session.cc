@@ -87,6 +87,7 @@ Status Session::Impl::AppendChunk(std::span<const TokenId> ids, float* out) {
     return undone.ok() ? status : undone;
   }
   tokens.insert(tokens.end(), ids.begin(), ids.end());
+  decoder.AddCosts(cache, static_cast<std::int64_t>(ids.size()), length(), out != nullptr);
   return {};
 }
 
@@ -200,6 +201,8 @@ Status Session::Score(std::span<const TokenId> ids, std::span<double> nll) {
 }
 
 Status Session::Truncate(std::int64_t length) { return impl_->Truncate(length); }
+
+void Session::SetProfile(StepProfile* profile) { impl_->decoder.SetProfile(profile); }
 
 std::int64_t Session::length() const noexcept { return impl_->length(); }
 std::span<const TokenId> Session::tokens() const noexcept { return impl_->tokens; }

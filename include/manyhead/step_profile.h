@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace manyhead {
+
+/// The parts of a step of the model, in the order they first run.
+enum class StepPhase : std::uint8_t {
+  kEmbedding,        ///< rows of the table, the first norm, the angles of rotary positions
+  kQueryKeyValue,    ///< the three projections
+  kRotaryAndWrite,   ///< norms and rotation of queries and keys; the new keys and values stored
+  kAttention,        ///< over the cache
+  kAttentionOutput,  ///< projection
+  kNorms,            ///< the residual stream: additions and norms
+  kGateUp,           ///< the two projections
+  kActivation,       ///< and its product with up
+  kDown,             ///< projection
+  kHead,             ///< logits
+};
+inline constexpr std::size_t kNumStepPhases = 10;
+
+/// "query/key/value", "attention".
+const char* StepPhaseName(StepPhase phase) noexcept;
+
+/// What one phase cost, summed over layers and steps.
+struct PhaseCost {
+  double seconds = 0;          ///< at work; mean of the threads
+  double waiting_seconds = 0;  ///< at barriers, for slower threads; mean of the threads
+  std::int64_t bytes = 0;      ///< of weights, keys and values that each step reads at least once
+  std::int64_t flops = 0;      ///< of products with weights, keys and values
+};
+
+/// Where the time of a session's steps went; see Session::SetProfile.
+struct StepProfile {
+  std::array<PhaseCost, kNumStepPhases> phases{};
+  std::int64_t steps = 0;
+  std::int64_t tokens = 0;  ///< of all steps
+
+  const PhaseCost& operator[](StepPhase phase) const noexcept {
+    return phases[static_cast<std::size_t>(phase)];
+  }
+  PhaseCost& operator[](StepPhase phase) noexcept {
+    return phases[static_cast<std::size_t>(phase)];
+  }
+};
+
+}  // namespace manyhead
