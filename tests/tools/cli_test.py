@@ -342,6 +342,47 @@ class BenchTest(CommandTest):
         self.assertIn("pp8", table)
         self.assertIn("tg4", table)
 
+    def test_profile_accounts_for_the_whole_step(self):
+        names = ["embedding", "query/key/value", "rotary + cache write", "attention", "attention output",
+                 "norms + additions", "gate/up", "activation", "down", "head", "sampling", "barriers",
+                 "everything else"]
+        decode, = self.json("bench", "--profile", "-n", "20", "-d", "40", "-r", "2", "-t", "1")
+        self.assertEqual((decode["n_prompt"], decode["steps"], decode["tokens"]), (0, 40, 40))
+        prompt, = self.json("bench", "--profile", "-p", "30", "-n", "0", "-r", "2", "-t", "2")
+        self.assertEqual((prompt["n_prompt"], prompt["steps"], prompt["tokens"]), (30, 2, 60))
+        for profile in (decode, prompt):
+            phases = profile["phases"]
+            self.assertEqual([phase["name"] for phase in phases], names)
+            seconds = sum(phase["seconds"] for phase in phases)
+            self.assertAlmostEqual(seconds, profile["seconds_per_step"], delta=1e-6 * seconds)
+            self.assertAlmostEqual(sum(phase["percent"] for phase in phases), 100, places=3)
+            for phase in phases[:-2]:
+                self.assertGreater(phase["seconds"], 0, phase)
+        rest = decode["phases"][-1]
+        self.assertGreaterEqual(rest["seconds"], 0)
+        self.assertLess(rest["percent"], 20, "the phases leave out a part of the step")
+        # What each product reads is what the file holds of its tensors.
+        tensors = self.json("info", "-m", "bundled")["model"]["tensors"]
+        for phase, parts in (("query/key/value", ("attn_q", "attn_k", "attn_v")), ("down", ("ffn_down",)),
+                             ("attention output", ("attn_output",)), ("gate/up", ("ffn_gate", "ffn_up"))):
+            expected = sum(tensor["size_bytes"] for tensor in tensors
+                           if tensor["name"].endswith(".weight") and tensor["name"].split(".")[-2] in parts)
+            for profile in (decode, prompt):
+                row = profile["phases"][names.index(phase)]
+                self.assertEqual(row["bytes"], expected, phase)
+                bound = max(row["bytes"] / profile["bandwidth_bytes_per_second"],
+                            row["flops"] / profile["flops_per_second"])
+                self.assertAlmostEqual(row["bound_seconds"], bound, delta=1e-9 * bound + 1e-18)
+
+    def test_profile_as_csv_and_table(self):
+        flags = ("bench", "--profile", "-n", "2", "-p", "3,5", "-r", "1")
+        lines = self.succeed(*flags, "-o", "csv").stdout.decode().splitlines()
+        self.assertEqual(len(lines), 1 + 3 * 13)
+        self.assertEqual({line.count(",") for line in lines[1:]}, {lines[0].count(",")})
+        table = self.succeed(*flags).stdout.decode()
+        for word in ("pp3", "pp5", "tg2", "gate/up", "everything else", "GFLOP/s"):
+            self.assertIn(word, table)
+
 
 class InfoTest(CommandTest):
     def test_machine(self):

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/manyhead/bench_plan.h"
+#include "tools/manyhead/bench_profile.h"
 #include "tools/manyhead/nll_windows.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/parse.h"
@@ -155,6 +156,37 @@ TEST(Bench, CacheBytesReadStopAtTheWindow) {
   // Lengths 3, 4, 5, 6: 18 tokens x 2 heads x 10 bytes and 12 tokens x 1 head x 100 bytes.
   EXPECT_EQ(KvReadBytesPerToken(config, {10, 100}, {0, 4, 2}), (18 * 20 + 12 * 100) / 4);
   EXPECT_EQ(KvReadBytesPerToken(config, {10, 100}, {512, 0, 2}), 0);
+}
+
+TEST(Bench, ProfileRowsArePerStepAndAddUpToItsTime) {
+  ProfileResult result;
+  result.profile.steps = 4;
+  result.profile[StepPhase::kDown] = {.seconds = 6, .waiting_seconds = 2, .bytes = 40, .flops = 8};
+  result.profile[StepPhase::kHead] = {.seconds = 1, .waiting_seconds = 1, .bytes = 4, .flops = 80};
+  result.sampling_seconds = 2;
+  result.seconds = 16;
+  const std::vector<ProfileRow> rows =
+      ProfileRows(result, {.bytes_per_second = 10, .flops_per_second = 20});
+  ASSERT_EQ(rows.size(), kNumStepPhases + 3);
+  double percent = 0;
+  for (const ProfileRow& row : rows) percent += row.percent;
+  EXPECT_DOUBLE_EQ(percent, 100);
+  const ProfileRow& down = rows[static_cast<std::size_t>(StepPhase::kDown)];
+  EXPECT_EQ(down.name, "down");
+  EXPECT_DOUBLE_EQ(down.seconds, 1.5);
+  EXPECT_DOUBLE_EQ(down.percent, 37.5);
+  EXPECT_DOUBLE_EQ(down.bound_seconds, 1) << "10 bytes at 10 a second, 2 flops at 20";
+  EXPECT_DOUBLE_EQ(down.of_bound, 0.5);
+  const ProfileRow& head = rows[static_cast<std::size_t>(StepPhase::kHead)];
+  EXPECT_DOUBLE_EQ(head.bound_seconds, 1) << "1 byte, 20 flops";
+  EXPECT_DOUBLE_EQ(head.of_bound, 2);
+  const ProfileRow* const last = rows.data() + kNumStepPhases;
+  EXPECT_EQ(last[0].name, "sampling");
+  EXPECT_DOUBLE_EQ(last[0].seconds, 0.5);
+  EXPECT_EQ(last[1].name, "barriers");
+  EXPECT_DOUBLE_EQ(last[1].seconds, 0.75);
+  EXPECT_EQ(last[2].name, "everything else");
+  EXPECT_DOUBLE_EQ(last[2].seconds, 4 - 0.5 - 2 - 0.5);
 }
 
 }  // namespace

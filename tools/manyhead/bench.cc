@@ -6,6 +6,7 @@
 
 #include "manyhead/model.h"
 #include "manyhead/session.h"
+#include "tools/manyhead/bench_profile.h"
 #include "tools/manyhead/bench_run.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
@@ -22,6 +23,7 @@ struct Flags {
   SessionFlags session;
   std::vector<std::int64_t> prompts = {512}, gens = {64}, depths = {0}, threads = {0};
   std::int64_t repetitions = 5;
+  bool profile = false;
 };
 
 /// What the rows of one session share.
@@ -36,6 +38,12 @@ struct Setting {
 struct Row {
   Setting setting;
   BenchResult result;
+};
+
+/// What was measured: rows, or with --profile profiles.
+struct Outcome {
+  std::vector<Row> rows;
+  std::vector<Profile> profiles;
 };
 
 /// Part of the measured bandwidth that decoding used, in percent; negative where it says nothing.
@@ -83,27 +91,6 @@ Json RowJson(const Model& model, const Row& row) {
   return json;
 }
 
-std::string CsvField(const Json& value) {
-  std::string text = value.is_string() ? value.get<std::string>()
-                                       : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
-
-void PrintCsv(const Model& model, const std::vector<Row>& rows) {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const Json json = RowJson(model, rows[i]);
-    std::string names, values;
-    for (const auto& [name, value] : json.items()) {
-      names += (names.empty() ? "" : ",") + name;
-      values += (values.empty() ? "" : ",") + CsvField(value);
-    }
-    if (i == 0) Stdout::Write(names + "\n");
-    Stdout::Write(values + "\n");
-  }
-}
-
 void PrintTable(const Model& model, const std::vector<Row>& rows) {
   std::vector<std::vector<std::string>> cells = {{"model", "size", "isa", "kv", "threads", "test",
                                                   "tokens/s", "+-", "bandwidth", "KV/token",
@@ -130,7 +117,7 @@ void PrintTable(const Model& model, const std::vector<Row>& rows) {
 
 /// The rows of one thread count.
 Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
-                  const std::vector<BenchTest>& tests, std::vector<Row>* rows) {
+                  const std::vector<BenchTest>& tests, Outcome* outcome) {
   Setting setting;
   setting.options = ToSessionOptions(flags.session);
   setting.options.threads = static_cast<int>(threads);
@@ -145,21 +132,47 @@ Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
   setting.kv_bytes_per_token = session->cache().bytes_per_token();
   BenchRunner runner(model, *session, SteadyNanoseconds);
   for (const BenchTest& test : tests) {
-    Result<std::optional<BenchResult>> result = runner.Run(test, flags.repetitions);
-    if (!result.ok()) return result.status();
-    if (result->has_value()) rows->push_back({setting, *std::move(*result)});
+    if (flags.profile) {
+      Result<std::optional<ProfileResult>> result = runner.Profile(test, flags.repetitions);
+      if (!result.ok()) return result.status();
+      if (result->has_value())
+        outcome->profiles.push_back({{setting.options, {}}, *std::move(*result)});
+    } else {
+      Result<std::optional<BenchResult>> result = runner.Run(test, flags.repetitions);
+      if (!result.ok()) return result.status();
+      if (result->has_value()) outcome->rows.push_back({setting, *std::move(*result)});
+    }
     if (Interrupted().load()) break;
   }
   return {};
 }
 
 /// Measured after every run, because its buffer would count as peak memory of what comes later.
-void AddBandwidth(std::vector<Row>* rows) {
-  std::map<int, double> by_threads;
-  for (Row& row : *rows) {
-    const auto [entry, is_new] = by_threads.try_emplace(row.setting.threads, 0);
-    if (is_new) entry->second = MeasureReadBandwidth(row.setting.threads).bytes_per_second;
-    row.setting.bandwidth = entry->second;
+void AddBandwidth(Outcome* outcome) {
+  std::map<int, Roofline> by_threads;
+  const auto roofline_of = [&](Isa isa, int threads) {
+    const auto [entry, is_new] = by_threads.try_emplace(threads);
+    if (is_new) entry->second = MeasureRoofline(isa, threads);
+    return entry->second;
+  };
+  for (Row& row : outcome->rows)
+    row.setting.bandwidth = roofline_of(row.setting.isa, row.setting.threads).bytes_per_second;
+  for (Profile& profile : outcome->profiles)
+    profile.setting.roofline =
+        roofline_of(*profile.setting.options.isa, profile.setting.options.threads);
+}
+
+void Print(const Model& model, const Outcome& outcome, const Flags& flags) {
+  std::vector<Json> rows;
+  for (const Row& row : outcome.rows) rows.push_back(RowJson(model, row));
+  if (flags.profile) {
+    PrintProfiles(model, outcome.profiles, flags.format);
+  } else if (flags.format == "json") {
+    Stdout::WriteJson(Json(rows));
+  } else if (flags.format == "csv") {
+    WriteCsv(rows);
+  } else {
+    PrintTable(model, outcome.rows);
   }
 }
 
@@ -168,22 +181,14 @@ int Run(const Flags& flags) {
   if (!model.ok()) return Fail(model.status());
   const std::vector<BenchTest> tests = PlanTests(flags.prompts, flags.gens, flags.depths);
   CatchInterrupt();
-  std::vector<Row> rows;
+  Outcome outcome;
   for (const std::int64_t threads : flags.threads) {
     if (Interrupted().load()) break;
-    if (Status status = RunSession(*model, flags, threads, tests, &rows); !status.ok())
+    if (Status status = RunSession(*model, flags, threads, tests, &outcome); !status.ok())
       return Fail(status);
   }
-  AddBandwidth(&rows);
-  if (flags.format == "json") {
-    Json json = Json::array();
-    for (const Row& row : rows) json.push_back(RowJson(*model, row));
-    Stdout::WriteJson(json);
-  } else if (flags.format == "csv") {
-    PrintCsv(*model, rows);
-  } else {
-    PrintTable(*model, rows);
-  }
+  AddBandwidth(&outcome);
+  Print(*model, outcome, flags);
   return Stdout::Finish();
 }
 
@@ -193,7 +198,8 @@ Command AddBench(CLI::App& parent) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* app = parent.add_subcommand("bench", "Measure the speed of a model");
   AddModel(*app, &flags->model);
-  AddIntList(*app, "-p,--n-prompt", &flags->prompts, {0, 1 << 24}, "Prompt lengths; 0 = none");
+  CLI::Option* const prompts =
+      AddIntList(*app, "-p,--n-prompt", &flags->prompts, {0, 1 << 24}, "Prompt lengths; 0 = none");
   AddIntList(*app, "-n,--n-gen", &flags->gens, {0, 1 << 24},
              "Numbers of tokens to decode; 0 = none");
   AddIntList(*app, "-d,--n-depth", &flags->depths, {0, 1 << 24}, "Tokens in the cache before");
@@ -202,6 +208,7 @@ Command AddBench(CLI::App& parent) {
   AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each test");
   AddKvTypeAndMath(*app, &flags->session);
   AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
+  app->add_flag("--profile", flags->profile, "Where the time of a step goes; no prompt unless -p");
   app->require_subcommand(0, 1);
   app->footer(
       "One row per prompt length and per number of decoded tokens, at each depth. A run that is "
@@ -210,10 +217,19 @@ Command AddBench(CLI::App& parent) {
       "(weights + cache read per token) x tokens/s over the memory bandwidth measured after the "
       "runs;\n"
       "peak memory is that of the process so far; ids is a checksum of the greedy tokens.\n"
+      "--profile prints, per decoded token or per chunk of a prompt, the time of each phase at "
+      "work\n"
+      "(mean of the threads), its waiting for slower threads, which makes up the row barriers, "
+      "and\n"
+      "its bound: bytes over memory bandwidth or flops over the f32 FMA peak, the larger. "
+      "Products\n"
+      "in int8 and bf16 can exceed that peak.\n"
       "Examples:\n"
       "  manyhead bench\n"
-      "  manyhead bench -m gemma3-270m -p 512 -n 64 -d 0,4096 -t 1,2 -r 5 -o json");
-  app->callback([flags] {
+      "  manyhead bench -m gemma3-270m -p 512 -n 64 -d 0,4096 -t 1,2 -r 5 -o json\n"
+      "  manyhead bench --profile -d 4096");
+  app->callback([flags, prompts] {
+    if (flags->profile && prompts->count() == 0) flags->prompts = {0};
     if (PlanTests(flags->prompts, flags->gens, flags->depths).empty())
       throw CLI::ValidationError("bench", "nothing to measure: -p and -n are 0");
   });

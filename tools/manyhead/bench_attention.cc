@@ -23,12 +23,6 @@ struct Flags {
   std::string format;
 };
 
-/// What a row's time is compared with.
-struct Machine {
-  double bytes_per_second = 0;
-  double flops_per_second = 0;
-};
-
 /// Calls fn for every combination of the values in `lists`, the last list turning fastest.
 template <class Fn>
 void ForEachCombination(const std::vector<std::vector<std::int64_t>>& lists, Fn&& fn) {
@@ -69,13 +63,12 @@ std::vector<AttentionShape> ShapesOf(const Flags& flags) {
 }
 
 /// Least time the machine could take over the median.
-double OfRoofline(const AttentionTiming& timing, const Machine& machine) {
-  const double bound = std::max(static_cast<double>(timing.bytes) / machine.bytes_per_second,
-                                static_cast<double>(timing.flops) / machine.flops_per_second);
-  return bound / timing.median_seconds;
+double OfRoofline(const AttentionTiming& timing, const Roofline& machine) {
+  return machine.Bound(static_cast<double>(timing.bytes), static_cast<double>(timing.flops)) /
+         timing.median_seconds;
 }
 
-Json TimingJson(const AttentionTiming& timing, const Machine& machine) {
+Json TimingJson(const AttentionTiming& timing, const Roofline& machine) {
   const AttentionShape& shape = timing.shape;
   Json json;
   json["heads"] = shape.heads;
@@ -117,7 +110,7 @@ std::string Extras(const AttentionShape& shape) {
   return text;
 }
 
-void PrintTable(const std::vector<AttentionTiming>& timings, std::map<int, Machine>& machines) {
+void PrintTable(const std::vector<AttentionTiming>& timings, std::map<int, Roofline>& machines) {
   std::vector<std::vector<std::string>> cells = {{"heads", "D", "q", "kv", "type", "extras", "isa",
                                                   "threads", "median ms", "GB/s", "GFLOP/s",
                                                   "roofline", "error"}};
@@ -147,14 +140,11 @@ int Run(const Flags& flags) {
     if (!timing.ok()) return Fail(timing.status());
     if (timing->has_value()) timings.push_back(std::move(**timing));
   }
-  std::map<int, Machine> machines;
+  std::map<int, Roofline> machines;
   for (const AttentionTiming& timing : timings) {
     const int threads = static_cast<int>(timing.shape.threads);
     const auto [entry, is_new] = machines.try_emplace(threads);
-    if (is_new) {
-      entry->second = {MeasureReadBandwidth(threads).bytes_per_second,
-                       MeasureFlops(timing.isa, threads)};
-    }
+    if (is_new) entry->second = MeasureRoofline(timing.isa, threads);
   }
   if (flags.format == "json") {
     Json json = Json::array();

@@ -53,7 +53,9 @@ bool BenchRunner::Append(std::span<const TokenId> ids) {
     status_ = logits.status();
     return false;
   }
+  const std::int64_t start = clock_();
   best_id_ = ArgMax(*logits);
+  sampling_ns_ += clock_() - start;
   if (best_id_ < 0) status_ = Status(StatusCode::kUnsupported, "bench: the logits hold NaN");
   return status_.ok();
 }
@@ -101,13 +103,44 @@ bool BenchRunner::RunOnce(const BenchTest& test, std::int64_t most_tokens) {
                            : Decode(std::min(test.n_gen, most_tokens));
 }
 
+bool BenchRunner::WarmUp(const BenchTest& test) {
+  return Rewind(test.n_depth) && RunOnce(test, test.n_prompt > 0 ? test.n_prompt : kWarmUpTokens);
+}
+
+Result<std::optional<ProfileResult>> BenchRunner::Profile(const BenchTest& test,
+                                                          std::int64_t repetitions) {
+  ProfileResult result;
+  result.test = test;
+  std::vector<std::int64_t> samples_ns;
+  if (WarmUp(test)) {
+    sampling_ns_ = 0;
+    const auto prepare = [&] {
+      if (!Rewind(test.n_depth)) return false;
+      session_->SetProfile(&result.profile);
+      return true;
+    };
+    const auto job = [&] {
+      const bool done = RunOnce(test, test.n_prompt + test.n_gen);
+      session_->SetProfile(nullptr);
+      return done;
+    };
+    samples_ns = TimeRepetitions(repetitions, clock_, prepare, job);
+  }
+  if (!status_.ok()) return status_;
+  if (static_cast<std::int64_t>(samples_ns.size()) < repetitions)
+    return std::optional<ProfileResult>();
+  for (const std::int64_t ns : samples_ns) result.seconds += static_cast<double>(ns) * 1e-9;
+  result.sampling_seconds = static_cast<double>(sampling_ns_) * 1e-9;
+  return std::optional<ProfileResult>(std::move(result));
+}
+
 Result<std::optional<BenchResult>> BenchRunner::Run(const BenchTest& test,
                                                     std::int64_t repetitions) {
   BenchResult result;
   result.test = test;
   result.test_time = UtcNow();
   const std::int64_t count = test.n_prompt + test.n_gen;
-  if (Rewind(test.n_depth) && RunOnce(test, test.n_prompt > 0 ? count : kWarmUpTokens)) {
+  if (WarmUp(test)) {
     Progress progress(TestName(test), "repetitions");
     std::vector<TokenId> ids;
     std::int64_t done = 0;

@@ -11,6 +11,7 @@
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 #include "tools/manyhead/bench_plan.h"
+#include "tools/manyhead/bench_profile.h"
 #include "tools/manyhead/throughput.h"
 
 namespace manyhead::cli {
@@ -37,6 +38,9 @@ class BenchRunner {
   /// Errors   what the session says; kUnsupported when two repetitions give different ids.
   Result<std::optional<BenchResult>> Run(const BenchTest& test, std::int64_t repetitions);
 
+  /// As Run, with a profile of the steps. Nothing when it was interrupted.
+  Result<std::optional<ProfileResult>> Profile(const BenchTest& test, std::int64_t repetitions);
+
  private:
   TokenId IdAt(std::int64_t position) const;
   /// Makes the session hold exactly the first `depth` fixed ids.
@@ -45,6 +49,7 @@ class BenchRunner {
   bool Append(std::span<const TokenId> ids);
   bool Prefill(std::int64_t count);
   bool Decode(std::int64_t count);
+  bool WarmUp(const BenchTest& test);
   bool RunOnce(const BenchTest& test, std::int64_t most_tokens);
   void CompareIds(const BenchTest& test, const std::vector<TokenId>& expected);
 
@@ -53,8 +58,9 @@ class BenchRunner {
   NanosecondClock clock_;
   std::int64_t fixed_ = 0;  ///< how many tokens of the session's beginning are the fixed ids
   Status status_;
-  TokenId best_id_ = 0;       ///< of the last logits
-  std::vector<TokenId> ids_;  ///< greedy ids of the run in hand
+  TokenId best_id_ = 0;           ///< of the last logits
+  std::int64_t sampling_ns_ = 0;  ///< to find it, summed up
+  std::vector<TokenId> ids_;      ///< greedy ids of the run in hand
 };
 
 }  // namespace manyhead::cli

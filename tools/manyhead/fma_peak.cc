@@ -1,5 +1,3 @@
-#include <immintrin.h>
-
 #include <algorithm>
 #include <barrier>
 #include <cstdint>
@@ -17,45 +15,32 @@ constexpr int kChains = 12;
 constexpr std::int64_t kSteps = 1 << 16;
 constexpr int kPasses = 40;
 
-__attribute__((target("avx512f"))) float SpinAvx512(float start) {
-  __m512 sum[kChains];
-  const __m512 a = _mm512_set1_ps(0.5F), b = _mm512_set1_ps(start);
-  for (__m512& x : sum) x = b;
+template <int kLanes>
+struct Vectors {
+  typedef float Type __attribute__((vector_size(4 * kLanes)));
+};
+
+/// Multiplies and adds in vectors of `kLanes` numbers, fused where the caller's target can. Inlined
+/// into functions of different targets.
+template <int kLanes>
+[[gnu::always_inline]] inline float Spin(float start) {
+  using Vector = typename Vectors<kLanes>::Type;
+  Vector sum[kChains];
+  const Vector a = Vector{} + 0.5F, b = Vector{} + start;
+  for (Vector& x : sum) x = b;
   for (std::int64_t i = 0; i < kSteps; ++i) {
 #pragma GCC unroll 12
-    for (int j = 0; j < kChains; ++j) sum[j] = _mm512_fmadd_ps(sum[j], a, b);
+    for (int j = 0; j < kChains; ++j) sum[j] = sum[j] * a + b;
   }
   float total = 0;
-  for (const __m512& y : sum) total += _mm512_cvtss_f32(y);
+  for (const Vector& y : sum) total += y[0];
   return total;
 }
 
-__attribute__((target("avx2,fma"))) float SpinAvx2(float start) {
-  __m256 sum[kChains];
-  const __m256 a = _mm256_set1_ps(0.5F), b = _mm256_set1_ps(start);
-  for (__m256& x : sum) x = b;
-  for (std::int64_t i = 0; i < kSteps; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kChains; ++j) sum[j] = _mm256_fmadd_ps(sum[j], a, b);
-  }
-  float total = 0;
-  for (const __m256& y : sum) total += _mm256_cvtss_f32(y);
-  return total;
-}
-
+[[gnu::target("avx512f")]] float SpinAvx512(float start) { return Spin<16>(start); }
+[[gnu::target("avx2,fma")]] float SpinAvx2(float start) { return Spin<8>(start); }
 /// Multiplies and adds apart: what baseline x86-64 has.
-float SpinBaseline(float start) {
-  __m128 sum[kChains];
-  const __m128 a = _mm_set1_ps(0.5F), b = _mm_set1_ps(start);
-  for (__m128& x : sum) x = b;
-  for (std::int64_t i = 0; i < kSteps; ++i) {
-#pragma GCC unroll 12
-    for (int j = 0; j < kChains; ++j) sum[j] = _mm_add_ps(_mm_mul_ps(sum[j], a), b);
-  }
-  float total = 0;
-  for (const __m128& y : sum) total += _mm_cvtss_f32(y);
-  return total;
-}
+float SpinBaseline(float start) { return Spin<4>(start); }
 
 }  // namespace
 
@@ -82,6 +67,10 @@ double MeasureFlops(Isa isa, int threads) {
   for (std::thread& other : others) other.join();
   const double flops = 2.0 * static_cast<double>(kSteps * kChains * lanes * threads);
   return best > 0 ? flops * 1e9 / static_cast<double>(best) : 0;
+}
+
+Roofline MeasureRoofline(Isa isa, int threads) {
+  return {MeasureReadBandwidth(threads).bytes_per_second, MeasureFlops(isa, threads)};
 }
 
 }  // namespace manyhead::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,5 +41,18 @@ Bandwidth MeasureReadBandwidth(int threads);
 /// Floating-point operations per second of `threads` threads that do nothing but f32 FMAs of `isa`
 /// (which this CPU runs): the best of several passes, 0.1 s.
 double MeasureFlops(Isa isa, int threads);
+
+/// What this machine can do at most.
+struct Roofline {
+  double bytes_per_second = 0;
+  double flops_per_second = 0;
+
+  /// The least seconds in which it reads `bytes` and computes `flops`; 0 for neither.
+  double Bound(double bytes, double flops) const {
+    return std::max(bytes / bytes_per_second, flops / flops_per_second);
+  }
+};
+/// Both of the above, in half a second.
+Roofline MeasureRoofline(Isa isa, int threads);
 
 }  // namespace manyhead::cli

@@ -6,6 +6,17 @@
 #include "tools/manyhead/progress.h"
 
 namespace manyhead::cli {
+namespace {
+
+std::string CsvField(const Json& value) {
+  std::string text = value.is_string() ? value.get<std::string>()
+                                       : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+}  // namespace
 
 KvTokenBytes MeasureKvTokenBytes(const KvCache& cache) {
   KvTokenBytes bytes;
@@ -48,6 +59,18 @@ std::string ModelType(const Model& model) {
   type += " ";
   type += model.main_weight_type();
   return type;
+}
+
+void WriteCsv(const std::vector<Json>& rows) {
+  for (const Json& row : rows) {
+    std::string names, values;
+    for (const auto& [name, value] : row.items()) {
+      names += (names.empty() ? "" : ",") + name;
+      values += (values.empty() ? "" : ",") + CsvField(value);
+    }
+    if (&row == &rows.front()) Stdout::Write(names + "\n");
+    Stdout::Write(values + "\n");
+  }
 }
 
 Result<Model> LoadModel(const std::string& name) {

@@ -29,6 +29,10 @@ Json KvJson(const KvCache& cache);
 /// "gemma3 268M Q4_K": architecture, parameters, and how most weights are stored.
 std::string ModelType(const Model& model);
 
+/// A line of names, then one of values for each of `rows`, which all have the same fields; every
+/// field quoted.
+void WriteCsv(const std::vector<Json>& rows);
+
 /// Loads what `-m` names; says so on stderr when that takes long.
 Result<Model> LoadModel(const std::string& name);
 
