@@ -6,19 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "bench/bench_support.h"
 #include "manyhead/isa.h"
 #include "manyhead/types.h"
 #include "runtime/linear/linear.h"
 #include "runtime/platform/team.h"
 
-/// Speed of RunLinear. Counters: bytes, the weights read once; flops, 2 per weight and activation
-/// row. Weights rotate through 256 MB, as those of a model do between two tokens.
+/// Speed of RunLinear: few rows (matvec) and many (GEMM). Bytes are the weights read once; flops, 2
+/// per weight and activation row. Weights rotate through 256 MB, as those of a model do between two
+/// tokens.
 
+namespace manyhead::bench {
 namespace {
-
-using manyhead::Isa;
-using manyhead::MathMode;
-using manyhead::WeightType;
 
 struct Shape {
   const char* name;
@@ -57,66 +56,55 @@ std::vector<std::byte> RandomBytes(std::int64_t n) {
   return bytes;
 }
 
-void BM_Linear(benchmark::State& state, const Shape& shape, Isa isa, MathMode math, int threads) {
+void BM_Linear(benchmark::State& state, const Shape& shape, MathMode math, int threads) {
+  const Isa isa = BenchIsa();
   const std::int64_t M = state.range(0);
-  auto workspace = manyhead::LinearWorkspace::Create({shape.cols, M, threads, isa, math});
+  auto workspace = LinearWorkspace::Create({shape.cols, M, threads, isa, math});
   if (!workspace.ok()) return state.SkipWithError(workspace.status().message().c_str());
-  const manyhead::WeightBlock block = manyhead::WeightBlockOf(shape.type);
+  const WeightBlock block = WeightBlockOf(shape.type);
   const std::int64_t bytes = shape.rows * shape.cols / block.elements * block.bytes;
   const std::int64_t copies = std::max(std::int64_t{1}, (std::int64_t{256} << 20) / bytes);
   const std::vector<std::byte> weights = RandomBytes(bytes * copies);
   const std::vector<float> x(static_cast<std::size_t>(M * shape.cols), 0.25F);
   std::vector<float> y(static_cast<std::size_t>(M * shape.rows));
   std::int64_t copy = 0;
+  const std::int64_t start = Now();
   for (auto _ : state) {
-    const manyhead::WeightView view = {shape.type, shape.rows, shape.cols,
-                                       weights.data() + copy * bytes};
+    const WeightView view = {shape.type, shape.rows, shape.cols, weights.data() + copy * bytes};
     copy = (copy + 1) % copies;
-    const manyhead::LinearOutput output = {&view, y.data(), shape.rows, nullptr};
-    manyhead::RunTeam(threads, [&](manyhead::Worker& worker) {
+    const LinearOutput output = {&view, y.data(), shape.rows, nullptr};
+    RunTeam(threads, [&](Worker& worker) {
       RunLinear(worker, *workspace, x.data(), shape.cols, M, {&output, 1});
     });
     benchmark::ClobberMemory();
   }
-  using benchmark::Counter;
-  state.SetBytesProcessed(bytes * state.iterations());
-  state.counters["flops"] = Counter(static_cast<double>(2 * M * shape.rows * shape.cols),
-                                    Counter::kIsIterationInvariantRate);
+  SetCounters(state, start, static_cast<double>(bytes),
+              2.0 * static_cast<double>(M * shape.rows * shape.cols), threads);
   state.SetLabel(LinearPathName(shape.type, isa, math, M));
 }
 
 void RegisterAll() {
   for (const Shape& shape : kShapes) {
-    for (Isa isa : manyhead::SupportedIsas()) {
-      for (MathMode math : {MathMode::kFast, MathMode::kExact}) {
-        for (int threads : {1, 2}) {
-          const std::string name = std::string(shape.name)
-                                       .append("/")
-                                       .append(IsaName(isa))
-                                       .append(math == MathMode::kFast ? "/fast" : "/exact")
-                                       .append("/threads:")
-                                       .append(std::to_string(threads));
-          benchmark::RegisterBenchmark(name.c_str(), BM_Linear, shape, isa, math, threads)
-              ->ArgName("M")
-              ->Arg(1)
-              ->Arg(4)
-              ->Arg(8)
-              ->Arg(16)
-              ->Arg(512)
-              ->MeasureProcessCPUTime()
-              ->UseRealTime();
-        }
+    for (const MathMode math : {MathMode::kFast, MathMode::kExact}) {
+      for (const int threads : BenchThreads()) {
+        const std::string name =
+            std::string(shape.name).append(math == MathMode::kFast ? "/fast" : "/exact");
+        benchmark::RegisterBenchmark(FullName(name, threads).c_str(), BM_Linear, shape, math,
+                                     threads)
+            ->ArgName("M")
+            ->ArgsProduct({{1, 4, 8, 16, 512}})
+            ->MeasureProcessCPUTime()
+            ->UseRealTime()
+            ->Unit(benchmark::kMicrosecond);
       }
     }
   }
 }
 
 }  // namespace
+}  // namespace manyhead::bench
 
 int main(int argc, char** argv) {
-  RegisterAll();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  manyhead::bench::RegisterAll();
+  return manyhead::bench::RunBenchmarks(argc, argv);
 }
