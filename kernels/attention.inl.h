@@ -19,20 +19,20 @@ namespace {  // NOLINT(google-build-namespaces)
 
 template <class V>
 void Reset(const AttentionState& state, std::int64_t rows, std::int64_t v_row) {
-  for (std::int64_t r = 0; r < kAttentionRows; ++r) state.m[r] = -kInfinity;
-  for (std::int64_t r = 0; r < kAttentionRows; ++r) state.d[r] = 0;
+  for (std::int64_t r = 0; r < StateRows(rows); ++r) state.m[r] = -kInfinity;
+  for (std::int64_t r = 0; r < StateRows(rows); ++r) state.d[r] = 0;
   for (std::int64_t i = 0; i < rows * v_row; i += V::kLanes) V::Store(state.o + i, V::Zero());
 }
 
 template <class V>
 void PackQueries(const float* const* q, std::int64_t rows, std::int64_t head_dim, float scale,
                  float* packed) {
-  const std::int64_t step = RowBlockFor<V>(rows);
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const std::int64_t count = rows - first < step ? rows - first : step;
-    float* out = packed + first * head_dim;
-    for (std::int64_t r = 0; r < count; ++r) {
-      for (std::int64_t d = 0; d < head_dim; ++d) out[d * count + r] = q[first + r][d] * scale;
+  for (std::int64_t chunk = 0; chunk < rows; chunk += kAttentionChunk) {
+    const std::int64_t end = rows - chunk < kAttentionChunk ? rows : chunk + kAttentionChunk;
+    const std::int64_t step = RowBlockFor<V>(end - chunk);
+    for (std::int64_t first = chunk; first < end; first += step) {
+      const std::int64_t count = end - first < step ? end - first : step;
+      InterleaveRows(q + first, count, head_dim, scale, packed + first * head_dim);
     }
   }
 }
@@ -53,24 +53,26 @@ void PackKeys(KvType type, const void* k, std::int64_t stride, std::int64_t coun
 
 template <class V, class T>
 void PackValuesFrom(const void* values, std::int64_t stride, std::int64_t count,
-                    std::int64_t head_dim_v, std::int64_t v_row, float* rows) {
+                    std::int64_t head_dim_v, std::int64_t v_row, std::int64_t first,
+                    float* panels) {
   const T* v = static_cast<const T*>(values);
-  for (std::int64_t s = 0; s < count; ++s, v += stride, rows += v_row) {
+  for (std::int64_t s = first; s < first + count; ++s, v += stride) {
     for (std::int64_t c = 0; c < v_row; c += V::kLanes) {
       const std::int64_t left = head_dim_v - c;
-      V::Store(rows + c, left >= V::kLanes ? V::Load(v + c)
-                                           : V::LoadTail(v + (left > 0 ? c : 0),
-                                                         left > 0 ? static_cast<int>(left) : 0));
+      V::Store(PanelAt<V>(panels, s, c, v_row),
+               left >= V::kLanes
+                   ? V::Load(v + c)
+                   : V::LoadTail(v + (left > 0 ? c : 0), left > 0 ? static_cast<int>(left) : 0));
     }
   }
 }
 
 template <class V>
 void PackValues(KvType type, const void* v, std::int64_t stride, std::int64_t count,
-                std::int64_t head_dim_v, std::int64_t v_row, float* rows) {
+                std::int64_t head_dim_v, std::int64_t v_row, std::int64_t first, float* panels) {
   constexpr decltype(&PackValuesFrom<V, float>) kFns[] = {
       &PackValuesFrom<V, float>, &PackValuesFrom<V, F16>, &PackValuesFrom<V, Bf16>};
-  kFns[static_cast<int>(type)](v, stride, count, head_dim_v, v_row, rows);
+  kFns[static_cast<int>(type)](v, stride, count, head_dim_v, v_row, first, panels);
 }
 
 template <class V, class T>
@@ -94,26 +96,33 @@ void WidenKeys(KvType type, const void* tile, const void* scales, std::int64_t h
 }
 
 template <class V, class T>
-void WidenValuesFrom(const void* tile, const void* scales, std::int64_t v_row, float* to) {
-  const std::int64_t stride = std::is_same_v<T, I4> ? ValueGroups(v_row) * kKvGroup / 2 : v_row;
-  const ValueRun run{tile, tile, scales, 0, kKvTile};
-  for (std::int64_t c = 0; c < v_row; c += V::kLanes) {
-    ValueReader<V, T, 1> values(run, c, v_row);
-    for (std::int64_t s = 0; s < kKvTile; ++s) {
-      typename V::F value[1];
-      values.Read(value);
-      values.Next(stride);
-      V::Store(to + s * v_row + c, value[0]);
+void WidenValuesFrom(const void* tile, const void* scales, std::int64_t v_row, std::int64_t first,
+                     float* panels) {
+  const std::int64_t groups = ValueGroups(v_row);
+  const std::int64_t stride = std::is_same_v<T, I4> ? groups * kKvGroup / 2 : v_row;
+  for (std::int64_t s = 0; s < kKvTile; ++s) {
+    const T* row = static_cast<const T*>(tile) + s * stride;
+    const F16* group = static_cast<const F16*>(scales) + s * 2 * groups;
+    const ValueRun run{row, row, group, 0, 1};
+    for (std::int64_t column = 0; column < v_row; column += kPanel<V>) {
+      const Panel<V> panel(column, v_row);
+      float* to = panels + panel.offset + (first + s) * panel.width;
+      for (std::int64_t c = column; c < column + panel.width; c += V::kLanes, to += V::kLanes) {
+        typename V::F value[1];
+        ValueReader<V, T, 1>(run, c, v_row).Read(value);
+        V::Store(to, value[0]);
+      }
     }
   }
 }
 
 template <class V>
-void WidenValues(KvType type, const void* tile, const void* scales, std::int64_t v_row, float* to) {
+void WidenValues(KvType type, const void* tile, const void* scales, std::int64_t v_row,
+                 std::int64_t first, float* panels) {
   constexpr decltype(&WidenValuesFrom<V, float>) kFns[] = {
       &WidenValuesFrom<V, float>, &WidenValuesFrom<V, F16>, &WidenValuesFrom<V, Bf16>,
       &WidenValuesFrom<V, I8>, &WidenValuesFrom<V, I4>};
-  kFns[static_cast<int>(type)](tile, scales, v_row, to);
+  kFns[static_cast<int>(type)](tile, scales, v_row, first, panels);
 }
 
 /// The largest logit of a row; NaN counts as -inf here and enters through its exponential.
@@ -180,6 +189,7 @@ void Add(const AttentionTile& tile, const AttentionBlock& block, const float* co
   constexpr decltype(&AddBlock<V, float>) kFns[] = {&AddBlock<V, float>, &AddBlock<V, F16>,
                                                     &AddBlock<V, Bf16>, &AddBlock<V, I8>,
                                                     &AddBlock<V, I4>};
+  if (block.v_panels != nullptr) return AddPanelBlock<V>(tile, block, correction, seen, masked);
   kFns[static_cast<int>(block.v_type)](tile, block, correction, seen, masked);
 }
 
@@ -195,27 +205,45 @@ void ScaleProbs(const void* const* scales, KeyBits seen, std::int64_t columns, f
 
 template <class V>
 void Logits(const AttentionTile& tile, const AttentionBlock& block, AttentionStage stage) {
-  Score<V>(tile, block);
-  for (std::int64_t r = 0; r < tile.rows; ++r) FinishLogits<V>(tile, block, r, stage);
+  for (std::int64_t first = 0; first < tile.rows; first += kAttentionChunk) {
+    AttentionTile chunk = ChunkOf(tile, first);
+    chunk.probs += first * kAttentionBlock;
+    Score<V>(chunk, block);
+    for (std::int64_t r = 0; r < chunk.rows; ++r) FinishLogits<V>(chunk, block, r, stage);
+  }
 }
 
+/// Brings the rows' products to logits, hides what they do not see and finds their maxima. Returns
+/// whether some row does not see some key of the block.
 template <class V>
-void Attend(const AttentionTile& tile, const AttentionBlock& block) {
-  alignas(64) float block_max[kAttentionRows], shift[kAttentionRows], correction[kAttentionRows],
-      sum[kAttentionRows];
-  KeyBits seen[kAttentionRows];
+bool FinishRows(const AttentionTile& tile, const AttentionBlock& block, KeyBits* seen,
+                float* block_max) {
   const std::int64_t columns = block.tiles * kKvTile;
+  const bool plain = IsPlain(tile, block);
   bool masked = false;
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    if (!plain) {
+      seen[r] = FinishLogits<V>(tile, block, r, AttentionStage::kBiased);
+      masked |= seen[r] != KeysOf(block);
+    }
+    block_max[r] = RowMax<V>(tile.probs + r * kAttentionBlock, columns);
+  }
+  return masked;
+}
+
+/// Attend for up to kAttentionChunk rows.
+template <class V>
+void AttendChunk(const AttentionTile& tile, const AttentionBlock& block) {
+  alignas(64) float block_max[kAttentionChunk], shift[kAttentionChunk], correction[kAttentionChunk],
+      sum[kAttentionChunk];
+  KeyBits seen[kAttentionChunk];  // of rows that FinishLogits saw
+  const std::int64_t columns = block.tiles * kKvTile;
   Score<V>(tile, block);
   for (std::int64_t r = 0; r < tile.rows; r += V::kLanes) {  // lanes beyond the rows stay empty
     V::Store(block_max + r, V::Set(-kInfinity));
     V::Store(sum + r, V::Zero());
   }
-  for (std::int64_t r = 0; r < tile.rows; ++r) {
-    seen[r] = FinishLogits<V>(tile, block, r, AttentionStage::kBiased);
-    masked |= seen[r] != KeysOf(block);
-    block_max[r] = RowMax<V>(tile.probs + r * kAttentionBlock, columns);
-  }
+  const bool masked = FinishRows<V>(tile, block, seen, block_max);
   UpdateMax<V>(block_max, tile.rows, tile.state.m, shift, correction);
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     float* row = tile.probs + r * kAttentionBlock;
@@ -227,6 +255,16 @@ void Attend(const AttentionTile& tile, const AttentionBlock& block) {
              V::Fma(V::Load(tile.state.d + r), V::Load(correction + r), V::Load(sum + r)));
   }
   Add<V>(tile, block, correction, seen, masked);
+}
+
+template <class V>
+void Attend(const AttentionTile& tile, const AttentionBlock& block) {
+  if (tile.rows <= kAttentionChunk) return AttendChunk<V>(tile, block);
+  for (std::int64_t first = 0; first < tile.rows; first += kAttentionChunk) {
+    const AttentionTile chunk = ChunkOf(tile, first);
+    const AttentionBlock keys = SeenOf(chunk, block);
+    if (keys.begin < keys.end) AttendChunk<V>(chunk, keys);
+  }
 }
 
 template <class V>
@@ -268,15 +306,14 @@ void Finish(const AttentionState& state, std::int64_t rows, std::int64_t head_di
       d = d * weight + e[1];
       m = max;
     }
-    const F divisor = V::Set(d == 0.0F ? 1.0F : d);  // no key seen: o is 0
-    const F factor = V::Set(weight);
+    const F factor = V::Set(d == 0.0F ? 1.0F : weight / d);  // no key seen: o is 0
     const float* o = state.o + r * v_row;
     std::int64_t c = 0;
     for (; c + V::kLanes <= head_dim_v; c += V::kLanes) {
-      V::Store(out[r] + c, V::Load(o + c) * factor / divisor);
+      V::Store(out[r] + c, V::Load(o + c) * factor);
     }
     if (c < head_dim_v) {
-      V::StoreTail(out[r] + c, V::Load(o + c) * factor / divisor, static_cast<int>(head_dim_v - c));
+      V::StoreTail(out[r] + c, V::Load(o + c) * factor, static_cast<int>(head_dim_v - c));
     }
     if (lse != nullptr) *lse[r] = d == 0.0F ? -kInfinity : m + logf(d);
   }

@@ -16,16 +16,23 @@
 
 namespace manyhead::kernels {
 
-inline constexpr std::int64_t kAttentionRows = 48;    ///< most rows of a tile
+inline constexpr std::int64_t kAttentionRows = 192;   ///< most rows of a tile
+inline constexpr std::int64_t kAttentionChunk = 48;   ///< most rows whose logits lie in L1 at once
 inline constexpr std::int64_t kAttentionBlock = 64;   ///< keys between two updates of the maximum
 inline constexpr std::int64_t kAttentionSplit = 512;  ///< keys that share one running state
-/// Up to so many rows, keys and values are better widened in the products' registers; above, once
-/// per block into f32 scratch, which costs a store and a load but serves all row blocks.
+/// Up to so many rows, keys and values are better read in place and widened in the products'
+/// registers; above, once per block into f32 scratch, which costs a store and a load but serves all
+/// row blocks, and values in panels, which leave neither strides nor breaks to the product.
 inline constexpr std::int64_t kRowsThatWiden = 12;
 inline constexpr std::int64_t kAttentionTiles = kAttentionBlock / kKvTile;
 
+/// Room for numbers of `rows` rows in whole vectors.
+constexpr std::int64_t StateRows(std::int64_t rows) {
+  return (rows + kKvTile - 1) / kKvTile * kKvTile;
+}
+
 /// The running maximum, denominator and weighted sum of values of each row: [rows], [rows] and
-/// [rows, v_row], aligned to 64 bytes; m and d have room for kAttentionRows.
+/// [rows, v_row], aligned to 64 bytes; m and d have room for StateRows(rows).
 struct AttentionState {
   float* m = nullptr;
   float* d = nullptr;
@@ -55,7 +62,8 @@ struct AttentionTile {
   const std::int64_t* first_key = nullptr;  ///< [rows] the row sees positions first_key <= s
   const std::int64_t* end_key = nullptr;    ///< [rows] ... and s < end_key
   AttentionRules rules;
-  float* probs = nullptr;  ///< scratch [rows, kAttentionBlock], 64-byte aligned
+  /// Scratch [rows, kAttentionBlock], 64-byte aligned; `attend` uses kAttentionChunk rows of it.
+  float* probs = nullptr;
   AttentionState state;
 };
 
@@ -64,6 +72,7 @@ struct AttentionTile {
 struct AttentionBlock {
   const void* k[kAttentionTiles] = {};  ///< tiles of k_type as in kernels/kv_layout.h
   const void* v[kAttentionTiles] = {};  ///< first of kKvTile rows of v_type, v_stride apart
+  const float* v_panels = nullptr;      ///< instead of v, as widen_values and pack_values write
   /// Tiles that a later block will ask for, to fetch meanwhile; or k and v again.
   const void* next_k[kAttentionTiles] = {};
   const void* next_v[kAttentionTiles] = {};
@@ -86,23 +95,26 @@ struct AttentionBlock {
 struct AttentionKernels {
   /// An empty state: m = -inf, d = 0, o = 0.
   void (*reset)(const AttentionState& state, std::int64_t rows, std::int64_t v_row);
-  /// Brings query rows, times `scale`, into the order in which `attend` reads them.
+  /// Brings query rows, times `scale`, into the order in which `attend` reads them. `packed` has
+  /// room for rows * head_dim + kKvTile elements.
   void (*pack_queries)(const float* const* q, std::int64_t rows, std::int64_t head_dim, float scale,
                        float* packed);
   /// `count` <= kKvTile rows of keys of `type` (f32, f16, bf16), `stride` apart, to one tile
   /// [D][kKvTile], whose other lanes hold anything.
   void (*pack_keys)(KvType type, const void* k, std::int64_t stride, std::int64_t count,
                     std::int64_t head_dim, float* tile);
-  /// `count` rows of values of `type` (f32, f16, bf16), `stride` apart, to rows of v_row elements,
-  /// the rest 0.
-  void (*pack_values)(KvType type, const void* v, std::int64_t stride, std::int64_t count,
-                      std::int64_t head_dim_v, std::int64_t v_row, float* rows);
-  /// A K tile of `type` to f32 [head_dim][kKvTile], a V tile to [kKvTile][v_row], but for the
-  /// scales of int8.
+  /// A K tile of `type` to f32 [head_dim][kKvTile], but for the scales of int8.
   void (*widen_keys)(KvType type, const void* tile, const void* scales, std::int64_t head_dim,
                      float* to);
+  /// A V tile of `type`, but for the scales of int8, to the rows from `first` on of `panels`, which
+  /// hold kAttentionBlock rows of v_row elements in an order that only the kernels know.
   void (*widen_values)(KvType type, const void* tile, const void* scales, std::int64_t v_row,
-                       float* to);
+                       std::int64_t first, float* panels);
+  /// The same for `count` rows of head_dim_v values of `type` (f32, f16, bf16), `stride` apart; the
+  /// rest of v_row elements is 0.
+  void (*pack_values)(KvType type, const void* v, std::int64_t stride, std::int64_t count,
+                      std::int64_t head_dim_v, std::int64_t v_row, std::int64_t first,
+                      float* panels);
   /// Takes the keys and values of `block` into the state of each row that sees them.
   void (*attend)(const AttentionTile& tile, const AttentionBlock& block);
   /// Leaves the logits of `block` in tile.probs, as far as `stage`; the state is not used. Hidden

@@ -59,6 +59,52 @@ inline KeyBits KeysSeen(const AttentionTile& tile, const AttentionBlock& block, 
   return seen & MaskBits(tile.rules.mask[r] + block.first, block.end - block.first);
 }
 
+/// Up to kAttentionChunk rows from `first` on.
+inline AttentionTile ChunkOf(const AttentionTile& tile, std::int64_t first) {
+  AttentionTile part = tile;
+  part.rows = tile.rows - first < kAttentionChunk ? tile.rows - first : kAttentionChunk;
+  part.q += first * tile.head_dim;
+  part.first_key += first;
+  part.end_key += first;
+  if (tile.rules.bias != nullptr) part.rules.bias += first;
+  if (tile.rules.mask != nullptr) part.rules.mask += first;
+  if (tile.rules.slope != nullptr) part.rules.slope += first;
+  if (tile.rules.position != nullptr) part.rules.position += first;
+  part.state.m += first;
+  part.state.d += first;
+  part.state.o += first * tile.v_row;
+  return part;
+}
+
+/// Without the keys at the end of the block that no row sees; empty where none is seen.
+inline AttentionBlock SeenOf(const AttentionTile& tile, const AttentionBlock& block) {
+  std::int64_t first = tile.first_key[0], end = tile.end_key[0];
+  for (std::int64_t r = 1; r < tile.rows; ++r) {
+    if (tile.first_key[r] < first) first = tile.first_key[r];
+    if (tile.end_key[r] > end) end = tile.end_key[r];
+  }
+  AttentionBlock seen = block;
+  if (end < block.end) seen.end = end;
+  if (first >= block.end && tile.rules.sink_tokens <= block.begin) seen.end = block.begin;
+  if (seen.end > seen.begin) seen.tiles = (seen.end - seen.first + kKvTile - 1) / kKvTile;
+  return seen;
+}
+
+/// Whether products are logits already: nothing changes them, and all rows see whole tiles.
+inline bool IsPlain(const AttentionTile& tile, const AttentionBlock& block) {
+  const AttentionRules& rules = tile.rules;
+  if (rules.softcap > 0 || rules.bias != nullptr || rules.mask != nullptr ||
+      rules.slope != nullptr || block.k_scaled || block.v_scaled || block.begin != block.first ||
+      block.end != block.first + block.tiles * kKvTile) {
+    return false;
+  }
+  bool all = true;
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    all &= tile.first_key[r] <= block.begin && block.end <= tile.end_key[r];
+  }
+  return all;
+}
+
 template <class V>
 void ScaleRow(const void* const* scales, std::int64_t columns, float* row) {
   for (std::int64_t c = 0; c < columns; c += V::kLanes) {

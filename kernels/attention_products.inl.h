@@ -299,8 +299,8 @@ class ValueReader<V, I4, kVectors> {
   std::int64_t next_;
 };
 
-/// o[r, c] = o[r, c] * correction[r] + sum_s probs[r, s] * v[s, c] for kUnits * 16 columns c from
-/// `column` on.
+/// o[r, c] = o[r, c] * correction[r] + sum_s probs[r, s] * v[s, column + c] for kUnits * 16 columns
+/// c.
 template <class V, class T, int kRows, int kUnits>
 void AddValueRows(const ValueRuns& runs, std::int64_t v_stride, std::int64_t column,
                   const float* probs, const float* correction, float* o, std::int64_t o_stride) {
@@ -312,7 +312,7 @@ void AddValueRows(const ValueRuns& runs, std::int64_t v_stride, std::int64_t col
   Unroll<kRows>([&]<int r>() MANYHEAD_INLINE_LAMBDA {
     const F factor = V::Set(correction[r]);
     Unroll<kVectors>([&]<int j>() MANYHEAD_INLINE_LAMBDA {
-      acc[r][j] = V::Load(o + r * o_stride + column + j * V::kLanes) * factor;
+      acc[r][j] = V::Load(o + r * o_stride + j * V::kLanes) * factor;
     });
   });
   const std::int64_t ahead = std::is_same_v<T, I4> ? column / 2 : column;
@@ -334,7 +334,7 @@ void AddValueRows(const ValueRuns& runs, std::int64_t v_stride, std::int64_t col
   }
   Unroll<kRows>([&]<int r>() MANYHEAD_INLINE_LAMBDA {
     Unroll<kVectors>([&]<int j>() MANYHEAD_INLINE_LAMBDA {
-      V::Store(o + r * o_stride + column + j * V::kLanes, acc[r][j]);
+      V::Store(o + r * o_stride + j * V::kLanes, acc[r][j]);
     });
   });
 }
@@ -370,7 +370,65 @@ void AddRuns(const AttentionTile& tile, std::int64_t v_stride, const ValueRuns& 
     for (std::int64_t r = row; r < row + rows; r += step) {
       const std::int64_t count = row + rows - r < step ? row + rows - r : step;
       AddFor<V, T>(count, units)(runs, v_stride, column, tile.probs + r * kAttentionBlock,
-                                 correction + r, tile.state.o + r * tile.v_row, tile.v_row);
+                                 correction + r, tile.state.o + r * tile.v_row + column,
+                                 tile.v_row);
+    }
+  }
+}
+
+/// Columns of V in a panel: what the largest register block takes at once.
+template <class V>
+inline constexpr std::int64_t kPanel = kKvTile* ColumnsFor<V>(kRowBlock<V>);
+
+/// The panel from `column` on of values of v_row elements: [kAttentionBlock][width], width the
+/// lesser of kPanel and what is left.
+template <class V>
+struct Panel {
+  std::int64_t width;
+  std::int64_t offset;  ///< in floats from the first panel
+
+  MANYHEAD_INLINE Panel(std::int64_t column, std::int64_t v_row)
+      : width(v_row - column < kPanel<V> ? v_row - column : kPanel<V>),
+        offset(column * kAttentionBlock) {}
+};
+
+/// Where `panels` hold element `column` of row `row`.
+template <class V>
+MANYHEAD_INLINE float* PanelAt(float* panels, std::int64_t row, std::int64_t column,
+                               std::int64_t v_row) {
+  const std::int64_t in_panel = column % kPanel<V>;
+  const Panel<V> panel(column - in_panel, v_row);
+  return panels + panel.offset + row * panel.width + in_panel;
+}
+
+/// The runs of the keys that `seen` flags in a panel of `width` columns.
+inline ValueRuns PanelRuns(const float* panel, std::int64_t width, KeyBits seen) {
+  ValueRuns runs;
+  while (seen != 0) {
+    const std::int64_t from = __builtin_ctzll(seen);
+    const KeyBits gap = ~(seen >> from);
+    const std::int64_t count = gap == 0 ? kAttentionBlock : __builtin_ctzll(gap);
+    const float* row = panel + from * width;
+    runs.run[runs.count++] = {row, row, nullptr, from, count};
+    seen &= ~BitsBetween(from, from + count);
+  }
+  return runs;
+}
+
+/// AddRuns from panels.
+template <class V>
+void AddPanels(const AttentionTile& tile, const float* panels, KeyBits seen,
+               const float* correction, std::int64_t row, std::int64_t rows) {
+  const std::int64_t step = RowBlockFor<V>(rows);
+  for (std::int64_t column = 0; column < tile.v_row; column += kPanel<V>) {
+    const Panel<V> panel(column, tile.v_row);
+    const ValueRuns runs = PanelRuns(panels + panel.offset, panel.width, seen);
+    const int units = static_cast<int>(panel.width / kKvTile);
+    for (std::int64_t r = row; r < row + rows; r += step) {
+      const std::int64_t count = row + rows - r < step ? row + rows - r : step;
+      AddFor<V, float>(count, units)(runs, panel.width, 0, tile.probs + r * kAttentionBlock,
+                                     correction + r, tile.state.o + r * tile.v_row + column,
+                                     tile.v_row);
     }
   }
 }
@@ -394,6 +452,36 @@ bool AllFinite(const ValueRuns& runs, const AttentionBlock& block, std::int64_t 
     }
   }
   return V::ReduceAdd(sum) == 0.0F;
+}
+
+/// The same of panels.
+template <class V>
+bool AllFinitePanels(const AttentionBlock& block, std::int64_t v_row) {
+  typename V::F sum = V::Zero();
+  for (std::int64_t column = 0; column < block.head_dim_v; column += V::kLanes) {
+    const std::int64_t left = block.head_dim_v - column, in_panel = column % kPanel<V>;
+    const Panel<V> panel(column - in_panel, v_row);
+    const typename V::Mask real =
+        V::FirstLanes(left < V::kLanes ? static_cast<int>(left) : V::kLanes);
+    const float* value = block.v_panels + panel.offset + in_panel;
+    for (std::int64_t s = block.begin - block.first; s < block.end - block.first; ++s) {
+      const typename V::F x = V::Select(real, V::Load(value + s * panel.width), V::Zero());
+      sum = V::Fma(x, V::Zero(), sum);
+    }
+  }
+  return V::ReduceAdd(sum) == 0.0F;
+}
+
+template <class V>
+void AddPanelBlock(const AttentionTile& tile, const AttentionBlock& block, const float* correction,
+                   const KeyBits* seen, bool masked) {
+  if (!masked || AllFinitePanels<V>(block, tile.v_row)) {
+    AddPanels<V>(tile, block.v_panels, KeysOf(block), correction, 0, tile.rows);
+    return;
+  }
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    AddPanels<V>(tile, block.v_panels, seen[r], correction, r, 1);
+  }
 }
 
 /// The value part of a block; `seen` [rows] are the keys each row sees. A key that a row does not

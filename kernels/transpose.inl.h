@@ -89,7 +89,41 @@ void StoreTile(const TileRows<From>& rows, std::int64_t d, T* tile) {
   StoreTileColumns(rows, c, d, tile);
 }
 
+/// packed[c * count + r] = rows[r][c] * scale for `count` <= 16 rows; what follows the last element
+/// up to a multiple of 16 of it may be overwritten.
+inline void InterleaveRows(const float* const* rows, std::int64_t count, std::int64_t d,
+                           float scale, float* packed) {
+  const __m256 factor = _mm256_set1_ps(scale);
+  std::int64_t c = 0;
+  // Whole vectors are stored, of which the next column overwrites what are no rows.
+  for (; c + kBlock <= d; c += kBlock) {
+    __m256 low[kBlock], high[kBlock];
+    const auto load = [&](std::int64_t r) {
+      return _mm256_mul_ps(_mm256_loadu_ps(rows[r < count ? r : count - 1] + c), factor);
+    };
+    for (int i = 0; i < kBlock; ++i) low[i] = load(i);
+    Transpose(low);
+    if (count > kBlock) {
+      for (int i = 0; i < kBlock; ++i) high[i] = load(i + kBlock);
+      Transpose(high);
+    }
+    for (int i = 0; i < kBlock; ++i) {
+      float* const to = packed + (c + i) * count;
+      _mm256_storeu_ps(to, low[i]);
+      if (count > kBlock) _mm256_storeu_ps(to + kBlock, high[i]);
+    }
+  }
+  for (; c < d; ++c)
+    for (std::int64_t r = 0; r < count; ++r) packed[c * count + r] = rows[r][c] * scale;
+}
+
 #else
+
+inline void InterleaveRows(const float* const* rows, std::int64_t count, std::int64_t d,
+                           float scale, float* packed) {
+  for (std::int64_t r = 0; r < count; ++r)
+    for (std::int64_t c = 0; c < d; ++c) packed[c * count + r] = rows[r][c] * scale;
+}
 
 template <class From, class T>
 void StoreTile(const TileRows<From>& rows, std::int64_t d, T* tile) {

@@ -17,7 +17,7 @@ AttentionExplanation AttentionPlan::Impl::Explain(KvType k_type, KvType v_type, 
   AttentionExplanation result;
   result.isa = *params_.isa;
   result.threads = params_.threads;
-  result.tile_rows = std::min(kernels::kAttentionRows, q_len * group());
+  result.tile_rows = std::min(request.tile_rows, q_len * group());
   result.block_keys = kernels::kAttentionBlock;
   result.split_keys = split ? kernels::kAttentionSplit : 0;
   result.items = split ? whole_items * request.parts : whole_items;

@@ -108,21 +108,17 @@ void AttentionKeySource::LoadPages(AttentionBlock& block) const noexcept {
 }
 
 void AttentionKeySource::WidenPages(AttentionBlock& block) const noexcept {
-  const std::int64_t d = plan_.params_.head_dim, v_row = plan_.v_row_;
+  const std::int64_t d = plan_.params_.head_dim;
   for (std::int64_t t = 0; t < block.tiles; ++t) {
-    if (block.k_type != KvType::kF32) {
-      float* to = scratch_.k + t * kKvTile * d;
-      plan_.kernels_->widen_keys(block.k_type, block.k[t], block.k_scales[t], d, to);
-      block.k[t] = to;
-    }
-    if (block.v_type != KvType::kF32) {
-      float* to = scratch_.v + t * kKvTile * v_row;
-      plan_.kernels_->widen_values(block.v_type, block.v[t], block.v_scales[t], v_row, to);
-      block.v[t] = to;
-    }
+    plan_.kernels_->widen_values(block.v_type, block.v[t], block.v_scales[t], plan_.v_row_,
+                                 t * kKvTile, scratch_.v);
+    if (block.k_type == KvType::kF32) continue;
+    float* to = scratch_.k + t * kKvTile * d;
+    plan_.kernels_->widen_keys(block.k_type, block.k[t], block.k_scales[t], d, to);
+    block.k[t] = to;
   }
   block.k_type = block.v_type = KvType::kF32;
-  block.v_stride = v_row;
+  block.v_panels = scratch_.v;
 }
 
 void AttentionKeySource::PackKeys(AttentionBlock& block) const noexcept {
@@ -143,18 +139,18 @@ void AttentionKeySource::PackValues(AttentionBlock& block) const noexcept {
   const std::int64_t stride = tensors.v.token_stride, bytes = ElementBytes(tensors.v_type);
   // A row of another length than whole vectors cannot be read in place: a vector would reach beyond
   // the last one.
-  const bool in_place = dv == v_row && (tensors.v_type == KvType::kF32 || !widens_);
+  const bool in_place = dv == v_row && !widens_;
   block.v_type = in_place ? tensors.v_type : KvType::kF32;
-  block.v_stride = in_place ? stride : v_row;
+  block.v_stride = stride;
+  if (!in_place) block.v_panels = scratch_.v;
   for (std::int64_t t = 0; t < block.tiles; ++t) {
     const std::int64_t position = block.first + t * kKvTile;
     const std::byte* from = v_ + position * stride * bytes;
     block.v[t] = from;
     if (in_place) continue;
-    float* to = scratch_.v + t * kKvTile * v_row;
     plan_.kernels_->pack_values(tensors.v_type, from, stride,
-                                std::min(kKvTile, block.end - position), dv, v_row, to);
-    block.v[t] = to;
+                                std::min(kKvTile, block.end - position), dv, v_row, t * kKvTile,
+                                scratch_.v);
   }
 }
 

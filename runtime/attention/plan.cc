@@ -9,6 +9,7 @@ namespace manyhead {
 namespace {
 
 using kernels::kAttentionBlock;
+using kernels::kAttentionChunk;
 using kernels::kAttentionRows;
 using kernels::kAttentionSplit;
 using kernels::kKvTile;
@@ -18,6 +19,9 @@ constexpr std::align_val_t kAlignment{64};
 /// Decode steps of so many queries at once may split; batches above have items enough.
 constexpr std::int64_t kSplitQueries = 4;
 constexpr std::int64_t kMaxPartsBytes = 64 << 20;
+/// Tiles per thread above which they may be larger than a chunk: fewer reads of keys and values,
+/// but an end at which other threads wait longer.
+constexpr std::int64_t kTilesPerThread = 16;
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -42,32 +46,45 @@ AttentionPlan::Impl::Impl(const AttentionParams& params)
       right_(*params.window_right),
       requests_(static_cast<std::size_t>(params.max_q_len)) {
   const std::int64_t d = params.head_dim;
-  thread_floats_ = RoundUp(kAttentionRows * d, kKvTile) + kAttentionRows * kAttentionBlock +
-                   kAttentionBlock * (d + v_row_) + 2 * kAttentionRows * (2 + v_row_);
+  thread_floats_ = RoundUp(kAttentionRows * d, kKvTile) + kKvTile +
+                   kAttentionRows * kAttentionBlock + kAttentionBlock * (d + v_row_) +
+                   2 * kAttentionRows * (2 + v_row_);
   const std::int64_t splits = CeilDiv(params.max_kv_len, kAttentionSplit);
   if (params.threads > 1 && splits > 1) {
     const std::int64_t rows = group() * std::min(params.max_q_len, kSplitQueries);
     // Wide enough for any input: 2^16 heads * 2^22 splits * 2^13 floats.
-    parts_floats_ =
-        std::min(params.num_kv_heads * splits * PartFloats(rows), kMaxPartsBytes / kFloatBytes);
+    parts_floats_ = std::min(params.num_kv_heads * splits * PartFloats(rows, TileRows(rows)),
+                             kMaxPartsBytes / kFloatBytes);
   }
   scratch_floats_ = params.threads * thread_floats_ + parts_floats_;
   scratch_.reset(static_cast<float*>(
       ::operator new(static_cast<std::size_t>(scratch_floats_ * kFloatBytes), kAlignment)));
 }
 
-std::int64_t AttentionPlan::Impl::PartFloats(std::int64_t rows) const noexcept {
-  return CeilDiv(rows, kAttentionRows) *
-         (2 * kAttentionRows + std::min(rows, kAttentionRows) * v_row_);
+std::int64_t AttentionPlan::Impl::TileRows(std::int64_t rows) const noexcept {
+  std::int64_t tile = kAttentionRows;
+  const std::int64_t wanted = kTilesPerThread * params_.threads;
+  while (tile > kAttentionChunk && params_.num_kv_heads * CeilDiv(rows, tile) < wanted) {
+    tile -= kAttentionChunk;
+  }
+  return tile;
+}
+
+std::int64_t AttentionPlan::Impl::PartFloats(std::int64_t rows,
+                                             std::int64_t tile_rows) const noexcept {
+  const std::int64_t most = std::min(rows, tile_rows);
+  return CeilDiv(rows, tile_rows) * (2 * kernels::StateRows(most) + most * v_row_);
 }
 
 kernels::AttentionState AttentionPlan::Impl::PartOf(const Request& request, std::int64_t head,
                                                     std::int64_t tile,
                                                     std::int64_t part) const noexcept {
-  const std::int64_t head_floats = PartFloats(request.q_len * group());
+  const std::int64_t rows = request.q_len * group();
+  const std::int64_t room = kernels::StateRows(std::min(rows, request.tile_rows));
+  const std::int64_t head_floats = PartFloats(rows, request.tile_rows);
   float* m = scratch_.get() + params_.threads * thread_floats_ + request.parts_offset +
              (head * request.parts + part) * head_floats + tile * (head_floats / request.tiles);
-  return {m, m + kAttentionRows, m + 2 * kAttentionRows};
+  return {m, m + room, m + 2 * room};
 }
 
 AttentionPlan::Impl::Scratch AttentionPlan::Impl::ScratchOf(int thread) const noexcept {
@@ -78,7 +95,7 @@ AttentionPlan::Impl::Scratch AttentionPlan::Impl::ScratchOf(int thread) const no
     return taken;
   };
   Scratch scratch{};
-  scratch.q = take(kAttentionRows * params_.head_dim);
+  scratch.q = take(kAttentionRows * params_.head_dim + kKvTile);
   scratch.probs = take(kAttentionRows * kAttentionBlock);
   scratch.k = take(kAttentionBlock * params_.head_dim);
   scratch.v = take(kAttentionBlock * v_row_);

@@ -27,8 +27,8 @@ bool SameAttention(Isa a, Isa b) noexcept;
 /// An AttentionPlan for code that runs its own parallel region: Prepare once per step and layer
 /// shape, outside the region, then RunOn for each layer of that shape, on every thread.
 ///
-/// Work is cut into items of (request, KV head, tile of kAttentionRows rows). When those are too
-/// few to keep the threads busy, an item covers one split of the keys only and leaves a partial
+/// Work is cut into items of (request, KV head, tile of up to kAttentionRows rows). When those are
+/// too few to keep the threads busy, an item covers one split of the keys only and leaves a partial
 /// state; the parts are joined in the order of the keys, exactly as one thread would join them, so
 /// which way was taken shows in the time, not in the bits.
 struct AttentionPlan::Impl {
@@ -90,6 +90,7 @@ struct AttentionPlan::Impl {
     std::int64_t q_len = 0;
     std::int64_t kv_len = 0;
     std::int64_t position = 0;     ///< of its first query
+    std::int64_t tile_rows = 0;    ///< most rows of a tile
     std::int64_t tiles = 0;        ///< of rows, per KV head
     std::int64_t parts = 0;        ///< splits that any row sees; see SplitOf
     std::int64_t sink_parts = 0;   ///< those of the parts that hold sink tokens only
@@ -125,8 +126,10 @@ struct AttentionPlan::Impl {
   /// What a query at `position` sees of kv_len keys, sink tokens aside; empty spans lie in
   /// 0..kv_len.
   KeySpan KeysSeen(std::int64_t position, std::int64_t kv_len) const noexcept;
+  /// Rows per tile for a request with `rows` rows per KV head.
+  std::int64_t TileRows(std::int64_t rows) const noexcept;
   /// Floats of the partial states of one KV head's rows in one split.
-  std::int64_t PartFloats(std::int64_t rows) const noexcept;
+  std::int64_t PartFloats(std::int64_t rows, std::int64_t tile_rows) const noexcept;
   kernels::AttentionState PartOf(const Request& request, std::int64_t head, std::int64_t tile,
                                  std::int64_t part) const noexcept;
   Scratch ScratchOf(int thread) const noexcept;

@@ -8,7 +8,6 @@
 namespace manyhead {
 namespace {
 
-using kernels::kAttentionRows;
 using kernels::kAttentionSplit;
 
 /// Items per thread below which the keys are split: dynamic hand-out then evens out the load.
@@ -85,7 +84,8 @@ AttentionPlan::Impl::Request AttentionPlan::Impl::MakeRequest(
   request.q_len = q_len;
   request.kv_len = kv_len;
   request.position = position;
-  request.tiles = CeilDiv(q_len * group(), kAttentionRows);
+  request.tile_rows = TileRows(q_len * group());
+  request.tiles = CeilDiv(q_len * group(), request.tile_rows);
   const std::int64_t splits = CeilDiv(kv_len, kAttentionSplit);
   request.first_split = KeysSeen(position, kv_len).begin / kAttentionSplit;
   request.sink_parts = CeilDiv(std::min(params_.num_sink_tokens, kv_len), kAttentionSplit);
@@ -212,7 +212,8 @@ Status AttentionPlan::Impl::Prepare(const AttentionTensors& tensors,
 }
 
 std::int64_t AttentionPlan::Impl::PartsFloats(const Request& request) const noexcept {
-  return params_.num_kv_heads * request.parts * PartFloats(request.q_len * group());
+  return params_.num_kv_heads * request.parts *
+         PartFloats(request.q_len * group(), request.tile_rows);
 }
 
 bool AttentionPlan::Impl::WantsSplit(std::int64_t whole_items,

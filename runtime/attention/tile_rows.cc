@@ -11,8 +11,8 @@ AttentionTileRows::AttentionTileRows(const AttentionPlan::Impl& plan,
                                      std::int64_t index) noexcept
     : plan_(plan), request_(request), begin_(request.kv_len) {
   const AttentionParams& params = plan.params_;
-  const std::int64_t group = plan.group(), first = index * kMax;
-  rows_ = std::min(kMax, request.q_len * group - first);
+  const std::int64_t group = plan.group(), first = index * request.tile_rows;
+  rows_ = std::min(request.tile_rows, request.q_len * group - first);
   for (std::int64_t r = 0; r < rows_; ++r) {
     query_[r] = (first + r) / group;
     head_[r] = head * group + (first + r) % group;

@@ -47,6 +47,7 @@ TEST_P(AttentionBits, ThreadCountsAgree) {
   for (const AttentionCase& shape : {AttentionCase{8, 2, 20, 20, 1, 3000, 0.2, true, 0},
                                      AttentionCase{8, 2, 20, 20, 4, 3000, 0.2, true, 900},
                                      AttentionCase{6, 3, 33, 17, 200, 1100, 0.2, true, 0},
+                                     AttentionCase{32, 16, 20, 20, 91, 600, 0.2, true, 70},
                                      AttentionCase{60, 1, 8, 8, 1, 1100, 0.2, false, 0}}) {
     const Inputs inputs = RandomInputs(shape);
     AttentionPlan one = MakePlan(ParamsFor(shape, GetParam(), 1));

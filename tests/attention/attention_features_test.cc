@@ -226,6 +226,26 @@ TEST_P(AttentionFeatures, GroupsOfHeads) {
   }
 }
 
+// Heads enough for tiles of several chunks of rows; the last chunk is of any size.
+TEST_P(AttentionFeatures, TilesOfManyRows) {
+  std::size_t turn = 0;
+  for (const std::int64_t T : {25, 48, 71, 91, 97}) {
+    for (const bool all : {false, true}) {
+      AttentionConfig config;
+      config.isa = GetParam();
+      config.num_heads = 32;
+      config.num_kv_heads = 16;
+      config.head_dim = 20;
+      config.q_lens = {T};
+      config.kv_lens = {150};
+      if (all) EnableAll(config);
+      CheckTurn(config, ++turn);
+      config.causal = false;
+      CheckTurn(config, ++turn);
+    }
+  }
+}
+
 TEST_P(AttentionFeatures, BiasAndMaskOfEveryBroadcast) {
   constexpr Spread kSpreads[] = {Spread::kNone,     Spread::kFull,    Spread::kHeads,
                                  Spread::kRequests, Spread::kQueries, Spread::kKeys};

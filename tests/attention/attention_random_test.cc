@@ -51,7 +51,7 @@ class Generator {
   }
 
   void ChooseHeads(AttentionConfig& config) {
-    config.num_kv_heads = Pick({1, 1, 2, 3});
+    config.num_kv_heads = Pick({1, 1, 2, 3, 16});
     config.num_heads = config.num_kv_heads * Pick({1, 1, 2, 3, 4, 5, 7, 8, 12, 48, 71});
     config.head_dim = Pick({1, 3, 17, 32, 64, 80, 96, 100, 128, 256, 1 + Below(70)});
     config.head_dim_v = OneIn(2) ? config.head_dim : Pick({1, 8, 16, 33, 64, 100, 1 + Below(70)});
