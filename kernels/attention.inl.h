@@ -19,8 +19,10 @@ namespace {  // NOLINT(google-build-namespaces)
 
 template <class V>
 void Reset(const AttentionState& state, std::int64_t rows, std::int64_t v_row) {
-  for (std::int64_t r = 0; r < StateRows(rows); ++r) state.m[r] = -kInfinity;
-  for (std::int64_t r = 0; r < StateRows(rows); ++r) state.d[r] = 0;
+  for (std::int64_t r = 0; r < rows; r += V::kLanes) {
+    V::Store(state.m + r, V::Set(-kInfinity));
+    V::Store(state.d + r, V::Zero());
+  }
   for (std::int64_t i = 0; i < rows * v_row; i += V::kLanes) V::Store(state.o + i, V::Zero());
 }
 

@@ -26,13 +26,9 @@ inline constexpr std::int64_t kAttentionSplit = 512;  ///< keys that share one r
 inline constexpr std::int64_t kRowsThatWiden = 12;
 inline constexpr std::int64_t kAttentionTiles = kAttentionBlock / kKvTile;
 
-/// Room for numbers of `rows` rows in whole vectors.
-constexpr std::int64_t StateRows(std::int64_t rows) {
-  return (rows + kKvTile - 1) / kKvTile * kKvTile;
-}
-
 /// The running maximum, denominator and weighted sum of values of each row: [rows], [rows] and
-/// [rows, v_row], aligned to 64 bytes; m and d have room for StateRows(rows).
+/// [rows, v_row], aligned to 64 bytes; m and d have room for rows
+/// rounded up to kKvTile.
 struct AttentionState {
   float* m = nullptr;
   float* d = nullptr;

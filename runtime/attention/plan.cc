@@ -73,14 +73,14 @@ std::int64_t AttentionPlan::Impl::TileRows(std::int64_t rows) const noexcept {
 std::int64_t AttentionPlan::Impl::PartFloats(std::int64_t rows,
                                              std::int64_t tile_rows) const noexcept {
   const std::int64_t most = std::min(rows, tile_rows);
-  return CeilDiv(rows, tile_rows) * (2 * kernels::StateRows(most) + most * v_row_);
+  return CeilDiv(rows, tile_rows) * (2 * RoundUp(most, kKvTile) + most * v_row_);
 }
 
 kernels::AttentionState AttentionPlan::Impl::PartOf(const Request& request, std::int64_t head,
                                                     std::int64_t tile,
                                                     std::int64_t part) const noexcept {
   const std::int64_t rows = request.q_len * group();
-  const std::int64_t room = kernels::StateRows(std::min(rows, request.tile_rows));
+  const std::int64_t room = RoundUp(std::min(rows, request.tile_rows), kKvTile);
   const std::int64_t head_floats = PartFloats(rows, request.tile_rows);
   float* m = scratch_.get() + params_.threads * thread_floats_ + request.parts_offset +
              (head * request.parts + part) * head_floats + tile * (head_floats / request.tiles);
