@@ -177,24 +177,6 @@ void UpdateMax(const float* block_max, std::int64_t rows, float* m, float* shift
   }
 }
 
-template <class V>
-void Score(const AttentionTile& tile, const AttentionBlock& block) {
-  constexpr decltype(&ScoreBlock<V, float>) kFns[] = {&ScoreBlock<V, float>, &ScoreBlock<V, F16>,
-                                                      &ScoreBlock<V, Bf16>, &ScoreBlock<V, I8>,
-                                                      &ScoreBlock<V, I4>};
-  kFns[static_cast<int>(block.k_type)](tile, block);
-}
-
-template <class V>
-void Add(const AttentionTile& tile, const AttentionBlock& block, const float* correction,
-         const KeyBits* seen, bool masked) {
-  constexpr decltype(&AddBlock<V, float>) kFns[] = {&AddBlock<V, float>, &AddBlock<V, F16>,
-                                                    &AddBlock<V, Bf16>, &AddBlock<V, I8>,
-                                                    &AddBlock<V, I4>};
-  if (block.v_panels != nullptr) return AddPanelBlock<V>(tile, block, correction, seen, masked);
-  kFns[static_cast<int>(block.v_type)](tile, block, correction, seen, masked);
-}
-
 /// Probabilities times the scales of int8 values; 0 where hidden, whose scale may be NaN.
 template <class V>
 void ScaleProbs(const void* const* scales, KeyBits seen, std::int64_t columns, float* row) {
@@ -205,12 +187,19 @@ void ScaleProbs(const void* const* scales, KeyBits seen, std::int64_t columns, f
   }
 }
 
-template <class V>
+/// The products of each KvType in turn.
+using ProductsByType = const AttentionProducts* const*;
+
+MANYHEAD_INLINE const AttentionProducts& ProductsOf(ProductsByType products, KvType type) {
+  return *products[static_cast<int>(type)];
+}
+
+template <class V, ProductsByType kProducts>
 void Logits(const AttentionTile& tile, const AttentionBlock& block, AttentionStage stage) {
   for (std::int64_t first = 0; first < tile.rows; first += kAttentionChunk) {
     AttentionTile chunk = ChunkOf(tile, first);
     chunk.probs += first * kAttentionBlock;
-    Score<V>(chunk, block);
+    ProductsOf(kProducts, block.k_type).score(chunk, block);
     for (std::int64_t r = 0; r < chunk.rows; ++r) FinishLogits<V>(chunk, block, r, stage);
   }
 }
@@ -234,13 +223,13 @@ bool FinishRows(const AttentionTile& tile, const AttentionBlock& block, KeyBits*
 }
 
 /// Attend for up to kAttentionChunk rows.
-template <class V>
+template <class V, ProductsByType kProducts>
 void AttendChunk(const AttentionTile& tile, const AttentionBlock& block) {
   alignas(64) float block_max[kAttentionChunk], shift[kAttentionChunk], correction[kAttentionChunk],
       sum[kAttentionChunk];
   KeyBits seen[kAttentionChunk];  // of rows that FinishLogits saw
   const std::int64_t columns = block.tiles * kKvTile;
-  Score<V>(tile, block);
+  ProductsOf(kProducts, block.k_type).score(tile, block);
   for (std::int64_t r = 0; r < tile.rows; r += V::kLanes) {  // lanes beyond the rows stay empty
     V::Store(block_max + r, V::Set(-kInfinity));
     V::Store(sum + r, V::Zero());
@@ -256,16 +245,17 @@ void AttendChunk(const AttentionTile& tile, const AttentionBlock& block) {
     V::Store(tile.state.d + r,
              V::Fma(V::Load(tile.state.d + r), V::Load(correction + r), V::Load(sum + r)));
   }
-  Add<V>(tile, block, correction, seen, masked);
+  if (block.v_panels != nullptr) return AddPanelBlock<V>(tile, block, correction, seen, masked);
+  ProductsOf(kProducts, block.v_type).add(tile, block, correction, seen, masked);
 }
 
-template <class V>
+template <class V, ProductsByType kProducts>
 void Attend(const AttentionTile& tile, const AttentionBlock& block) {
-  if (tile.rows <= kAttentionChunk) return AttendChunk<V>(tile, block);
+  if (tile.rows <= kAttentionChunk) return AttendChunk<V, kProducts>(tile, block);
   for (std::int64_t first = 0; first < tile.rows; first += kAttentionChunk) {
     const AttentionTile chunk = ChunkOf(tile, first);
     const AttentionBlock keys = SeenOf(chunk, block);
-    if (keys.begin < keys.end) AttendChunk<V>(chunk, keys);
+    if (keys.begin < keys.end) AttendChunk<V, kProducts>(chunk, keys);
   }
 }
 
@@ -351,7 +341,7 @@ void MergeRows(const float* out_a, float lse_a, const float* out_b, float lse_b,
 }
 
 /// The table of one instruction set.
-template <class V>
+template <class V, ProductsByType kProducts>
 constexpr AttentionKernels MakeAttentionKernels() {
   AttentionKernels table{};
   table.reset = &Reset<V>;
@@ -360,8 +350,8 @@ constexpr AttentionKernels MakeAttentionKernels() {
   table.pack_values = &PackValues<V>;
   table.widen_keys = &WidenKeys<V>;
   table.widen_values = &WidenValues<V>;
-  table.attend = &Attend<V>;
-  table.logits = &Logits<V>;
+  table.attend = &Attend<V, kProducts>;
+  table.logits = &Logits<V, kProducts>;
   table.merge = &Merge<V>;
   table.finish = &Finish<V>;
   table.normalize = &Normalize<V>;

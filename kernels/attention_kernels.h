@@ -88,6 +88,17 @@ struct AttentionBlock {
   bool v_scaled = false;
 };
 
+/// The two products of attention for one type of keys and values: files of their own, since they
+/// take the longest to compile.
+struct AttentionProducts {
+  /// Products of the tile's rows with the keys, to tile.probs.
+  void (*score)(const AttentionTile& tile, const AttentionBlock& block);
+  /// state.o = state.o * correction + probs * values; `seen` [rows] flags the keys that a row sees,
+  /// of use where `masked`: some row does not see some key.
+  void (*add)(const AttentionTile& tile, const AttentionBlock& block, const float* correction,
+              const std::uint64_t* seen, bool masked);
+};
+
 struct AttentionKernels {
   /// An empty state: m = -inf, d = 0, o = 0.
   void (*reset)(const AttentionState& state, std::int64_t rows, std::int64_t v_row);

@@ -501,5 +501,13 @@ void AddBlock(const AttentionTile& tile, const AttentionBlock& block, const floa
   }
 }
 
+template <class V, class T>
+constexpr AttentionProducts MakeAttentionProducts() {
+  AttentionProducts products{};
+  products.score = &ScoreBlock<V, T>;
+  products.add = &AddBlock<V, T>;
+  return products;
+}
+
 }  // namespace
 }  // namespace manyhead::kernels

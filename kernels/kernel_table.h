@@ -19,12 +19,13 @@ struct KernelTable {
   const TileKernels* tiles;  ///< null: the CPU has none
 };
 
-#define MANYHEAD_DECLARE_KERNELS(isa)       \
-  namespace isa {                           \
-  extern const AttentionKernels kAttention; \
-  extern const KvKernels kKv;               \
-  extern const LinearKernels kLinear;       \
-  extern const VectorKernels kVector;       \
+#define MANYHEAD_DECLARE_KERNELS(isa)                                                           \
+  namespace isa {                                                                               \
+  extern const AttentionProducts kAttentionF16, kAttentionBf16, kAttentionInt8, kAttentionInt4; \
+  extern const AttentionKernels kAttention;                                                     \
+  extern const KvKernels kKv;                                                                   \
+  extern const LinearKernels kLinear;                                                           \
+  extern const VectorKernels kVector;                                                           \
   }
 MANYHEAD_DECLARE_KERNELS(scalar)
 MANYHEAD_DECLARE_KERNELS(avx2)

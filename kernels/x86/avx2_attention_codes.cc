@@ -1,0 +1,9 @@
+#include "kernels/attention_products.inl.h"
+#include "kernels/kernel_table.h"
+
+namespace manyhead::kernels::avx2 {
+
+constinit const AttentionProducts kAttentionInt8 = MakeAttentionProducts<Simd, I8>();
+constinit const AttentionProducts kAttentionInt4 = MakeAttentionProducts<Simd, I4>();
+
+}  // namespace manyhead::kernels::avx2
