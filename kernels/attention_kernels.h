@@ -63,12 +63,25 @@ struct AttentionTile {
   AttentionState state;
 };
 
+/// Memory to fetch while a block is computed, a few lines at a time: all at once they would fill
+/// the line buffers and stop the loads that the block needs.
+struct AttentionAhead {
+  struct Run {
+    const char* next;
+    const char* end;
+  };
+  Run run[kAttentionRows];
+  int first = 0;  ///< runs before it are fetched
+  int count = 0;
+};
+
 /// Keys [begin, end) within one block, as tiles of kKvTile tokens; tile i holds the positions from
 /// first + i * kKvTile on. The rest of a tile may hold anything.
 struct AttentionBlock {
   const void* k[kAttentionTiles] = {};  ///< tiles of k_type as in kernels/kv_layout.h
   const void* v[kAttentionTiles] = {};  ///< first of kKvTile rows of v_type, v_stride apart
   const float* v_panels = nullptr;      ///< instead of v, as widen_values and pack_values write
+  AttentionAhead* ahead = nullptr;      ///< of use with v_panels; may be null
   /// Tiles that a later block will ask for, to fetch meanwhile; or k and v again.
   const void* next_k[kAttentionTiles] = {};
   const void* next_v[kAttentionTiles] = {};

@@ -380,6 +380,20 @@ void AddRuns(const AttentionTile& tile, std::int64_t v_stride, const ValueRuns& 
 template <class V>
 inline constexpr std::int64_t kPanel = kKvTile* ColumnsFor<V>(kRowBlock<V>);
 
+/// Fetches the next lines of `ahead`: called between register blocks, which take about as long as
+/// memory needs for so many.
+MANYHEAD_INLINE void FetchAhead(AttentionAhead* ahead) {
+  constexpr int kLines = 8, kLineBytes = 64;
+  if (ahead == nullptr) return;
+  for (int line = 0; line < kLines && ahead->first < ahead->count;) {
+    AttentionAhead::Run& run = ahead->run[ahead->first];
+    for (; line < kLines && run.next < run.end; ++line, run.next += kLineBytes) {
+      __builtin_prefetch(run.next, 0, 2);
+    }
+    if (run.next >= run.end) ++ahead->first;
+  }
+}
+
 /// The panel from `column` on of values of v_row elements: [kAttentionBlock][width], width the
 /// lesser of kPanel and what is left.
 template <class V>
@@ -417,15 +431,16 @@ inline ValueRuns PanelRuns(const float* panel, std::int64_t width, KeyBits seen)
 
 /// AddRuns from panels.
 template <class V>
-void AddPanels(const AttentionTile& tile, const float* panels, KeyBits seen,
+void AddPanels(const AttentionTile& tile, const AttentionBlock& block, KeyBits seen,
                const float* correction, std::int64_t row, std::int64_t rows) {
   const std::int64_t step = RowBlockFor<V>(rows);
   for (std::int64_t column = 0; column < tile.v_row; column += kPanel<V>) {
     const Panel<V> panel(column, tile.v_row);
-    const ValueRuns runs = PanelRuns(panels + panel.offset, panel.width, seen);
+    const ValueRuns runs = PanelRuns(block.v_panels + panel.offset, panel.width, seen);
     const int units = static_cast<int>(panel.width / kKvTile);
     for (std::int64_t r = row; r < row + rows; r += step) {
       const std::int64_t count = row + rows - r < step ? row + rows - r : step;
+      FetchAhead(block.ahead);
       AddFor<V, float>(count, units)(runs, panel.width, 0, tile.probs + r * kAttentionBlock,
                                      correction + r, tile.state.o + r * tile.v_row + column,
                                      tile.v_row);
@@ -476,11 +491,11 @@ template <class V>
 void AddPanelBlock(const AttentionTile& tile, const AttentionBlock& block, const float* correction,
                    const KeyBits* seen, bool masked) {
   if (!masked || AllFinitePanels<V>(block, tile.v_row)) {
-    AddPanels<V>(tile, block.v_panels, KeysOf(block), correction, 0, tile.rows);
+    AddPanels<V>(tile, block, KeysOf(block), correction, 0, tile.rows);
     return;
   }
   for (std::int64_t r = 0; r < tile.rows; ++r) {
-    AddPanels<V>(tile, block.v_panels, seen[r], correction, r, 1);
+    AddPanels<V>(tile, block, seen[r], correction, r, 1);
   }
 }
 

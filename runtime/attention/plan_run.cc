@@ -15,14 +15,21 @@ using kernels::kAttentionSplit;
 /// Takes the keys of one split into `state`, from empty; returns where the next split that the rows
 /// see begins, the end of keys after the last.
 std::int64_t AttendSplit(const kernels::AttentionKernels& kernels, const AttentionTileRows& rows,
+                         const TensorView<const float>& q, const TensorView<float>& out,
                          const AttentionKeySource& source, const kernels::AttentionTile& tile,
                          std::int64_t split) {
   kernels.reset(tile.state, tile.rows, tile.v_row);
   const std::int64_t end = std::min(rows.end(), (split + 1) * kAttentionSplit);
+  kernels::AttentionAhead ahead;
   KeySpan block = rows.BlockFrom(split * kAttentionSplit);
   while (block.begin < end) {
     const KeySpan next = rows.BlockFrom(block.end);
-    kernels.attend(tile, source.Load(block, next));
+    kernels::AttentionBlock loaded = source.Load(block, next);
+    if (loaded.v_panels != nullptr) {
+      rows.AskForEnds(q, out, block, ahead);
+      loaded.ahead = &ahead;
+    }
+    kernels.attend(tile, loaded);
     block = next;
   }
   return block.begin;
@@ -46,16 +53,16 @@ void AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch
   const AttentionKeySource source(*this, request, tensors.layer, head, rows.rows(), scratch);
   rows.PackQueries(tensors.q, scratch.q);
   if (request.split) {
-    AttendSplit(*kernels_, rows, source,
+    AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
                 rows.KernelTile(scratch.q, scratch.probs, PartOf(request, head, index, part)),
                 request.SplitOf(part));
     return;
   }
   const std::int64_t first = rows.BlockFrom(0).begin / kAttentionSplit;
-  std::int64_t next = AttendSplit(*kernels_, rows, source,
+  std::int64_t next = AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
                                   rows.KernelTile(scratch.q, scratch.probs, scratch.total), first);
   while (next < rows.end()) {
-    next = AttendSplit(*kernels_, rows, source,
+    next = AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
                        rows.KernelTile(scratch.q, scratch.probs, scratch.part),
                        next / kAttentionSplit);
     kernels_->merge(scratch.total, scratch.part, rows.rows(), v_row_);

@@ -78,6 +78,28 @@ void AttentionTileRows::PackQueries(const TensorView<const float>& q,
                                packed);
 }
 
+void AttentionTileRows::AskForEnds(const TensorView<const float>& q, const TensorView<float>& out,
+                                   KeySpan block, kernels::AttentionAhead& ahead) const noexcept {
+  constexpr std::int64_t kBlocks = 8;
+  ahead.first = ahead.count = 0;
+  const std::int64_t part = (end_ - block.end) / kAttentionBlock;
+  if (part >= kBlocks) return;
+  const auto add = [&ahead](const float* from, std::int64_t floats) {
+    const char* begin = reinterpret_cast<const char*>(from);
+    ahead.run[ahead.count++] = {begin, begin + floats * static_cast<std::int64_t>(sizeof(float))};
+  };
+  const AttentionParams& params = plan_.params_;
+  const std::int64_t back = request_.tile_rows / plan_.group() * params.threads;
+  float* out_rows[kMax];
+  const float* q_rows[kMax];
+  Locate(out, out_rows);
+  Locate(q, q_rows);
+  for (std::int64_t r = rows_ * part / kBlocks; r < rows_ * (part + 1) / kBlocks; ++r) {
+    add(out_rows[r], params.head_dim_v);
+    if (query_[r] >= back) add(q_rows[r] - back * q.token_stride, params.head_dim);
+  }
+}
+
 kernels::AttentionTile AttentionTileRows::KernelTile(
     const float* packed, float* probs, const kernels::AttentionState& state) const noexcept {
   kernels::AttentionTile tile;

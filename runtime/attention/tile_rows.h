@@ -27,6 +27,11 @@ class AttentionTileRows {
 
   /// Brings the queries into the kernels' order.
   void PackQueries(const TensorView<const float>& q, float* packed) const noexcept;
+  /// What to fetch during `block`, one of the last: a share of the rows of `out`, and of the
+  /// queries of the tile that this thread will probably take next. Both lie in other memory pages
+  /// for each query, so that nothing else foresees them.
+  void AskForEnds(const TensorView<const float>& q, const TensorView<float>& out, KeySpan block,
+                  kernels::AttentionAhead& ahead) const noexcept;
   kernels::AttentionTile KernelTile(const float* packed, float* probs,
                                     const kernels::AttentionState& state) const noexcept;
   /// Writes out and, where it has data, lse.
