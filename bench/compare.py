@@ -32,6 +32,8 @@ ATTENTION = [
     (32, 8, 128, 2048, 2048, "int8")]
 # prompt, generated tokens, depth
 MODEL = [(0, 64, 0), (512, 0, 0), (0, 64, 4096), (512, 0, 4096)]
+# A case is disturbed where a program's slowest round took this much longer than its fastest.
+NOISE = 1.25
 PEERS = {"llama_cpp": "llama.cpp", "onnxruntime": "ONNX Runtime", "torch": "PyTorch"}
 
 
@@ -42,9 +44,10 @@ def warn(text):
 class Peers:
     """Where each peer is, and what it said of itself."""
 
-    def __init__(self, pythons):
+    def __init__(self, pythons, modules):
         self.python, self.version = {}, {}
-        for module, name in PEERS.items():
+        for module in modules:
+            name = PEERS[module]
             query = f"import {module}; print({module}.__version__)"
             for python in pythons:
                 done = subprocess.run([python, "-c", query], capture_output=True, text=True, check=False)
@@ -141,8 +144,10 @@ def measure(programs, case, name, rounds, repetitions):
     ours = seconds["manyhead"]
     row = {"case": name, "seconds": seconds, "rounds": medians,
            "ratios": {program: time / ours for program, time in seconds.items() if program != "manyhead"}}
-    ratios = ", ".join(f"{program} {ratio:.2f}" for program, ratio in row["ratios"].items())
-    print(f"{name:42} {ours * 1e3:10.3f} ms   {ratios or 'no peer'}", flush=True)
+    row["spread"] = max(max(times) / min(times) for times in medians.values() if times)
+    ratios = ", ".join(f"{program} {ratio:.2f}" for program, ratio in row["ratios"].items()) or "no peer"
+    noise = f"   disturbed: rounds differ by {row['spread']:.2f}" if row["spread"] > NOISE else ""
+    print(f"{name:42} {ours * 1e3:10.3f} ms   {ratios}{noise}", flush=True)
     return row
 
 
@@ -208,7 +213,7 @@ def main():
     load = os.getloadavg()[0]
     if load > 0.5:
         warn(f"the machine is busy (load {load:.1f}): figures will be noisy")
-    peers = Peers(args.peers.split(","))
+    peers = Peers(args.peers.split(","), PEERS if args.attention or not args.models else ["llama_cpp"])
     with tempfile.TemporaryDirectory() as folder:
         rows = [measure(programs, case, name, args.rounds, repetitions)
                 for programs, case, name, repetitions in cases_of(args, peers, pathlib.Path(folder))

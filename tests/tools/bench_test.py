@@ -90,12 +90,16 @@ class CompareTest(unittest.TestCase):
         row = compare.measure(programs, (), "name", 2, 3)
         self.assertEqual(row["ratios"], {"ggml": 3.0})
         self.assertEqual(row["rounds"]["PyTorch"], [])
+        self.assertEqual(row["spread"], 1)
         text = compare.svg([row | {"case": "a < b"}])
         self.assertIn("a &lt; b, ggml", text)
         xml.etree.ElementTree.fromstring(text)
+        seconds = iter([1, 1.5, 2])
+        row = compare.measure({"manyhead": lambda case, n: [next(seconds)]}, (), "name", 3, 1)
+        self.assertEqual((row["spread"], row["seconds"]), (2, {"manyhead": 1.5}))
 
     def test_a_peer_may_die_decline_or_print_nothing(self):
-        peers = compare.Peers([])
+        peers = compare.Peers([], [])
         for code in ("import os; os.kill(os.getpid(), 4)", "raise SystemExit('no such type')", "print('?')",
                      "import time; time.sleep(9)"):
             self.assertIsNone(peers.call("peer", [sys.executable, "-c", code], timeout=1), code)
