@@ -44,6 +44,10 @@ struct AttentionRules {
   const float* slope = nullptr;               ///< [rows] x -= slope[r] * |position[r] - s|
   const std::int64_t* position = nullptr;     ///< [rows]
   std::int64_t sink_tokens = 0;               ///< positions below it are seen before first_key too
+  /// [rows] A second rule beside first_key and sink_tokens, which must let a key through as well:
+  /// kept_first[r] <= s, or s < kept_sinks.
+  const std::int64_t* kept_first = nullptr;
+  std::int64_t kept_sinks = 0;
 };
 
 /// How far `logits` goes; the order in which logits are changed.
@@ -93,6 +97,7 @@ struct AttentionBlock {
   std::int64_t first = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  std::uint64_t missing = 0;    ///< bit i: position first + i is not there; its tile may be any
   std::int64_t head_dim_v = 0;  ///< Dv
   KvType k_type = KvType::kF32;
   KvType v_type = KvType::kF32;

@@ -31,7 +31,7 @@ MANYHEAD_INLINE KeyBits BitsBetween(std::int64_t from, std::int64_t to) {
 
 /// The keys a block holds.
 MANYHEAD_INLINE KeyBits KeysOf(const AttentionBlock& block) {
-  return BitsBetween(block.begin - block.first, block.end - block.first);
+  return BitsBetween(block.begin - block.first, block.end - block.first) & ~block.missing;
 }
 
 /// Bit i: mask[i] != 0, i < n <= 64.
@@ -54,6 +54,10 @@ inline KeyBits KeysSeen(const AttentionTile& tile, const AttentionBlock& block, 
   KeyBits seen = BitsBetween(tile.first_key[r] - block.first, end);
   const std::int64_t sinks = tile.rules.sink_tokens - block.first;
   if (sinks > 0) seen |= BitsBetween(0, sinks < end ? sinks : end);
+  if (tile.rules.kept_first != nullptr) {
+    seen &= BitsBetween(tile.rules.kept_first[r] - block.first, kAttentionBlock) |
+            BitsBetween(0, tile.rules.kept_sinks - block.first);
+  }
   seen &= KeysOf(block);
   if (tile.rules.mask == nullptr || seen == 0) return seen;
   return seen & MaskBits(tile.rules.mask[r] + block.first, block.end - block.first);
@@ -70,6 +74,7 @@ inline AttentionTile ChunkOf(const AttentionTile& tile, std::int64_t first) {
   if (tile.rules.mask != nullptr) part.rules.mask += first;
   if (tile.rules.slope != nullptr) part.rules.slope += first;
   if (tile.rules.position != nullptr) part.rules.position += first;
+  if (tile.rules.kept_first != nullptr) part.rules.kept_first += first;
   part.state.m += first;
   part.state.d += first;
   part.state.o += first * tile.v_row;
@@ -94,7 +99,8 @@ inline AttentionBlock SeenOf(const AttentionTile& tile, const AttentionBlock& bl
 inline bool IsPlain(const AttentionTile& tile, const AttentionBlock& block) {
   const AttentionRules& rules = tile.rules;
   if (rules.softcap > 0 || rules.bias != nullptr || rules.mask != nullptr ||
-      rules.slope != nullptr || block.k_scaled || block.v_scaled || block.begin != block.first ||
+      rules.slope != nullptr || rules.kept_first != nullptr || block.k_scaled || block.v_scaled ||
+      block.missing != 0 || block.begin != block.first ||
       block.end != block.first + block.tiles * kKvTile) {
     return false;
   }

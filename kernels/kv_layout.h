@@ -49,12 +49,30 @@ struct KvPageLayout {
   std::int64_t page_bytes = 0;      ///< a multiple of 64
 };
 
-/// The stored tokens [0, length) of one (sequence, layer, KV head): token s lies in pages[s /
-/// page_size].
+/// Positions [begin, end) of tokens.
+struct KvSpan {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+inline constexpr std::int64_t kSeesAll = INT64_MAX;
+
+/// The tokens [0, length) of one (sequence, layer, KV head): token s lies in pages[s / page_size],
+/// unless it is in a hole. A query at position i sees those with s < sink or s > i - recent.
 struct KvHeadView {
   const KvPageLayout* layout = nullptr;
-  std::byte* const* pages = nullptr;
+  std::byte* const* pages = nullptr;  ///< null where the whole page lies in a hole
   std::int64_t length = 0;
+  const KvSpan* holes = nullptr;  ///< tokens that are not stored: ascending, not touching
+  std::int64_t num_holes = 0;
+  std::int64_t sink = 0;
+  std::int64_t recent = kSeesAll;
+  /// [pages] or null: where attention adds the probabilities of each page's keys, times
+  /// kKvScoreUnit.
+  std::int64_t* scores = nullptr;
 };
+
+/// Scores are whole numbers, whose sum does not depend on which thread adds first.
+inline constexpr float kKvScoreUnit = 1 << 24;
 
 }  // namespace manyhead::kernels

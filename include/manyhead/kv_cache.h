@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "manyhead/isa.h"
@@ -20,78 +23,186 @@ struct KvLayerShape {
   std::int64_t head_dim_v = 0;    ///< of values, 1..1024; 0 selects head_dim
 };
 
-struct KvCacheParams {
-  std::vector<KvLayerShape> layers;
+enum class KvPolicyKind : std::uint8_t {
+  kFull,        ///< every token
+  kWindow,      ///< a query at position i sees the tokens (i - recent, i]
+  kSinkRecent,  ///< ... and the first `sink` tokens of the sequence (arXiv:2309.17453)
+  /// Between two steps at most `budget` tokens, of which the first `sink` and the newest `recent`
+  /// always. The others are kept in groups of 16 neighbours by the attention their keys received,
+  /// summed over all queries of the head's group so far (arXiv:2306.14048); of equals the later
+  /// stays. What is kept depends on how the tokens were cut into steps.
+  kBudget,
+  kOff,  ///< neither stored nor read: the head's queries give zeros, lse = -inf
+};
+
+/// What one KV head keeps of a sequence.
+struct KvPolicy {
+  KvPolicyKind kind = KvPolicyKind::kFull;
+  std::int64_t sink = 0;    ///< of kSinkRecent and kBudget
+  std::int64_t recent = 0;  ///< of kWindow and kSinkRecent at least 1
+  std::int64_t budget = 0;  ///< of kBudget, at least sink + recent + 32
+
+  static KvPolicy Full() noexcept { return {}; }
+  static KvPolicy Window(std::int64_t tokens) noexcept {
+    return {KvPolicyKind::kWindow, 0, tokens, 0};
+  }
+  static KvPolicy SinkRecent(std::int64_t sink, std::int64_t recent) noexcept {
+    return {KvPolicyKind::kSinkRecent, sink, recent, 0};
+  }
+  static KvPolicy Budget(std::int64_t tokens, std::int64_t recent, std::int64_t sink = 0) noexcept {
+    return {KvPolicyKind::kBudget, sink, recent, tokens};
+  }
+  static KvPolicy Off() noexcept { return {KvPolicyKind::kOff, 0, 0, 0}; }
+
+  friend bool operator==(const KvPolicy&, const KvPolicy&) noexcept = default;
+};
+
+/// How one KV head is stored, and what of it.
+struct KvHeadParams {
   KvType k_type = KvType::kF16;
   KvType v_type = KvType::kF16;
-  std::int64_t page_size = 0;  ///< N, tokens of a page, a multiple of 16; 0 selects 64
-  /// Hard cap on the bytes of all pages, at least one page for each KV head of each layer. Only
-  /// pages in use take memory, so a large cap costs nothing but address space.
+  KvPolicy policy;
+
+  friend bool operator==(const KvHeadParams&, const KvHeadParams&) noexcept = default;
+};
+
+struct KvCacheParams {
+  std::vector<KvLayerShape> layers;
+  KvType k_type = KvType::kF16;  ///< of all heads, unless `heads` says otherwise
+  KvType v_type = KvType::kF16;
+  /// [layer][KV head], or empty: k_type, v_type and the full policy for every head.
+  std::vector<std::vector<KvHeadParams>> heads;
+  /// N, tokens of a page, a multiple of 16; 0 selects 64. Pages of heads with a budget hold 16.
+  std::int64_t page_size = 0;
+  /// Hard cap on the bytes of all pages and tables, at least one page for each KV head of each
+  /// layer. Only what is in use takes memory, so a large cap costs nothing but address space.
   std::int64_t capacity_bytes = 0;
   std::int64_t max_tokens = 0;  ///< most tokens of one sequence, at least 1
   std::optional<Isa> isa;       ///< of the packing kernels; default SelectIsa()
 };
 
-/// Bytes of pages held, by layer and KV head; the sum is what is allocated from the pool.
+/// Bytes held: used_bytes + table_bytes never exceeds capacity_bytes.
 struct KvUsage {
   std::int64_t capacity_bytes = 0;
-  std::int64_t used_bytes = 0;
-  std::vector<std::vector<std::int64_t>> head_bytes;  ///< [layer][KV head]
+  std::int64_t used_bytes = 0;  ///< of pages; the sum of head_bytes
+  /// [layer][KV head]. In the whole cache's usage a page that sequences share counts once, in a
+  /// sequence's own it counts for each.
+  std::vector<std::vector<std::int64_t>> head_bytes;
+  /// Of page tables, holes, scores and sequences; the whole cache's also of the pool's own lists.
+  std::int64_t table_bytes = 0;
 };
 
-/// Keys and values of many sequences in pages; a page belongs to one (sequence, layer, KV head).
+/// What one head holds of a sequence.
+struct KvHeadUsage {
+  std::int64_t tokens = 0;  ///< stored
+  std::int64_t pages = 0;
+  std::int64_t page_bytes = 0;  ///< of one page
+};
+
+/// Keys and values of many sequences, in pages that each belong to one (layer, KV head).
 ///
-/// A step appends tokens in three parts: Reserve room for them on every layer (the only part that
-/// can fail), Write each layer's rows, and they count as soon as Reserve has returned. All
-/// validation comes before any change: after an error the cache is as it was, and smaller requests
-/// still work. Pages that Truncate or FreeSequence give back leave the process's memory at once and
-/// serve every layer, whatever its page size.
+/// Every (sequence, layer, KV head) has its own page table, so heads of one layer may differ in
+/// what they hold, in type and in policy; attention reads the pages where they lie. All pages and
+/// tables are under one cap in bytes, whatever their sizes.
 ///
+/// A step appends tokens in three parts: Reserve room for them on every layer, Write each layer's
+/// rows, and they count as soon as Reserve has returned. All validation comes before any change:
+/// after an error the cache is as it was, and smaller requests still work. Pages that nobody holds
+/// any more leave the process's memory at once and serve every head, whatever its page size.
+///
+/// Positions   A token keeps the position at which it was appended for as long as it is held:
+///             nothing moves up when others are evicted or dropped. Keys come with their rotary
+///             embedding, so it is that of this position; causal, windows, ALiBi, bias and mask
+///             count in these positions too; the next token's position is length().
+/// Policies    decide what queries see, exactly to the token and the same for every way to cut a
+///             text into steps (budgets aside), and beyond that what is stored: a page goes when
+///             no later query can see any of its tokens. Reserve does that for the tokens before
+///             its step, so a step's own tokens are always there for its queries.
+/// Sharing     Fork and Copy share pages; a sequence that writes into a shared page gets its own
+///             copy of it first.
+/// Growth      never moves keys or values.
 /// Errors   kInvalidArgument, naming the argument and both values; Create also kUnsupported for an
-///          instruction set this CPU lacks or address space the system refuses. Running out of
-///          memory for page tables throws bad_alloc, with nothing changed.
-/// Threads  one thread changes a cache at a time; reading is concurrent.
+///          instruction set this CPU lacks or address space the system refuses; kOutOfPages where
+///          capacity_bytes or max_tokens do not suffice, naming both values. Running out of memory
+///          for tables throws bad_alloc, with nothing changed.
+/// Threads  one thread changes a cache at a time; reading is concurrent. Attention over heads with
+///          a budget adds to their scores: of one sequence it may run once at a time.
 class KvCache {
  public:
-  /// `params()` of the result has the defaults filled in.
+  /// `params()` of the result has the defaults filled in, `heads` too.
   static Result<KvCache> Create(const KvCacheParams& params);
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;
   ~KvCache();
 
   Result<SequenceId> CreateSequence();
-  /// Gives back every page of `sequence`; its id is invalid from then on.
+  /// Gives back every page that only `sequence` holds; its id is invalid from then on.
   Status FreeSequence(SequenceId sequence);
 
+  /// A sequence that holds what `sequence` does, in the same pages. Cost: a pointer for each page;
+  /// nothing of keys and values is copied before one of the two writes.
+  Result<SequenceId> Fork(SequenceId sequence);
+
   /// Grows `sequence` by `count` tokens on every layer and head, whose rows are then to be written.
-  /// Errors   kOutOfPages when the pool or max_tokens does not suffice, naming both values.
+  /// Before, heads evict what no query from the present length on may see.
   Status Reserve(SequenceId sequence, std::int64_t count);
 
-  /// Drops every token from position `length` on, and the pages that hold none of the rest.
-  Status Truncate(SequenceId sequence, std::int64_t length);
+  /// Evicts what policies do not keep for queries from the present length on, as the next Reserve
+  /// would; after a long step it gives the pages back early.
+  Status Evict(SequenceId sequence);
+
+  /// Drops every token from position `length` on, and the pages that hold none of the rest. The
+  /// result tells whether that is exact: true when the sequence is now, for all queries to come, as
+  /// if those tokens had never been appended; false when a policy had evicted tokens that would
+  /// still be held, or (budgets) chosen by what the dropped tokens attended to.
+  Result<bool> Truncate(SequenceId sequence, std::int64_t length);
+
+  /// The greatest length up to `length` to which Truncate would be exact.
+  Result<std::int64_t> ExactLength(SequenceId sequence, std::int64_t length) const;
+
+  /// Appends to `sequence` what `source` holds of the positions [begin, end), at the same
+  /// positions, in the same pages. begin is at least length(sequence); the positions between count
+  /// as dropped. Where both hold a part of one page, those tokens are copied.
+  Status Copy(SequenceId source, std::int64_t begin, std::int64_t end, SequenceId sequence);
+
+  /// Drops the tokens [begin, end) from every head, and the pages that hold none of the rest. No
+  /// query sees them from then on; length and all other positions stay.
+  Status Drop(SequenceId sequence, std::int64_t begin, std::int64_t end);
 
   /// Stores the reserved rows [position, position + count) of one layer: k [count, K, D], v [count,
-  /// K, Dv], f32, token strides `k_stride` and `v_stride` in elements (0 = dense).
+  /// K, Dv], f32, token strides `k_stride` and `v_stride` in elements (0 = dense). Rows that a head
+  /// does not hold are left out.
   ///
-  /// Accuracy that of the cache's types (see KvType), rounded to nearest even; the same bits on
+  /// Errors   kOutOfPages when rows lie in pages shared with another sequence and there is no room
+  ///          for copies; never for rows of the last Reserve.
+  /// Accuracy that of the head's types (see KvType), rounded to nearest even; the same bits on
   ///          every instruction set.
   Status Write(SequenceId sequence, std::int64_t layer, std::int64_t position, std::int64_t count,
                const float* k, const float* v, std::int64_t k_stride = 0,
                std::int64_t v_stride = 0);
 
   /// Reads one stored row back as f32: k [D], v [Dv]; either may be null.
+  /// Errors   kInvalidArgument also for a token that the head does not hold.
   Status Read(SequenceId sequence, std::int64_t layer, std::int64_t head, std::int64_t position,
               float* k, float* v) const;
 
-  /// Tokens of `sequence`; -1 for an unknown id.
+  /// Whether the head stores the token at `position`; false for arguments out of range.
+  bool Holds(SequenceId sequence, std::int64_t layer, std::int64_t head,
+             std::int64_t position) const noexcept;
+
+  /// Tokens of `sequence`, held or not; -1 for an unknown id.
   std::int64_t length(SequenceId sequence) const noexcept;
   const KvCacheParams& params() const noexcept;
   KvUsage usage() const;
   /// Of one sequence.
   Result<KvUsage> usage(SequenceId sequence) const;
-  /// Bytes one token takes over all layers and heads: of the pages of page_size tokens, divided by
-  /// page_size and rounded up.
+  /// [layer][KV head]
+  Result<std::vector<std::vector<KvHeadUsage>>> head_usage(SequenceId sequence) const;
+  /// Bytes one token takes over all layers and heads while they hold it: of whole pages, divided by
+  /// their tokens and rounded up.
   std::int64_t bytes_per_token() const noexcept;
+  /// Of one head.
+  std::int64_t bytes_per_token(std::int64_t layer, std::int64_t head) const noexcept;
 
   /// For other rooms of this library only: incomplete outside it.
   struct Impl;
@@ -104,8 +215,31 @@ class KvCache {
 };
 
 /// The least capacity_bytes that holds `sequences` sequences of `tokens` tokens each, both at least
-/// 1; capacity_bytes and max_tokens of `params` are ignored.
+/// 1, appended in steps of up to `step` tokens (0: all at once), tables included; capacity_bytes
+/// and max_tokens of `params` are ignored.
 Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t sequences,
-                                     std::int64_t tokens);
+                                     std::int64_t tokens, std::int64_t step = 0);
+
+/// "full", "window(512)", "sink(4)+recent(256)", "budget(512)+recent(128)", with sink(n) too,
+/// "off".
+std::string FormatKvPolicy(const KvPolicy& policy);
+/// Reads what FormatKvPolicy writes, parts in any order. A budget without recent(m) gets half of
+/// it.
+/// Errors   kInvalidArgument, naming the part that is wrong.
+Result<KvPolicy> ParseKvPolicy(std::string_view text);
+
+/// Types and policies of every head from a text: a policy for all heads, or JSON.
+///
+///   {"heads": [{"layers": [0, "2-5"], "kv_heads": [1], "k_type": "int8", "v_type": "int4",
+///               "policy": "sink(4)+recent(256)"}, ...]}
+///
+/// Entries apply in order. One without "layers" or "kv_heads" applies to all of them, what it does
+/// not name stays as it was; `params` (layers, k_type, v_type) says what it starts from.
+///
+/// Errors   kInvalidArgument, naming the entry, the key and what was expected.
+Result<std::vector<std::vector<KvHeadParams>>> ParseKvHeads(std::string_view text,
+                                                            const KvCacheParams& params);
+/// The JSON that ParseKvHeads reads back to the same, for any types that `params` start from.
+std::string FormatKvHeads(const std::vector<std::vector<KvHeadParams>>& heads);
 
 }  // namespace manyhead

@@ -25,6 +25,12 @@ struct SessionOptions {
   std::int64_t context = 0;  ///< most tokens held; 0 selects the smaller of the model's and 8192
   KvType k_type = KvType::kF16;
   KvType v_type = KvType::kF16;
+  /// Types and policies of heads, as ParseKvHeads reads them; empty: k_type, v_type and every token
+  /// for every head.
+  std::string kv_policy{};
+  /// Hard cap on the bytes of the cache's pages and tables and of attention's scratch together; 0:
+  /// what `context` tokens take. Once reached, calls fail with kOutOfPages.
+  std::int64_t kv_budget_bytes = 0;
   MathMode math = MathMode::kFast;
   int threads = 0;           ///< 0 selects the CPUs this process may use
   std::optional<Isa> isa{};  ///< default SelectIsa()
@@ -108,7 +114,8 @@ class Session {
   /// Errors   as Append, and kInvalidArgument when a logit is NaN; the session is then unchanged.
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
 
-  /// Keeps the first `length` tokens.
+  /// Keeps the first `length` tokens. Where policies have evicted what these would still hold, the
+  /// session goes back further and evaluates the tokens between anew.
   Status Truncate(std::int64_t length);
 
   /// Continues `prompt`, which stands for the whole sequence: what the session already holds of its

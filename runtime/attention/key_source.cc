@@ -1,6 +1,7 @@
 #include "runtime/attention/key_source.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "runtime/cache/kv_cache_impl.h"
 #include "runtime/platform/dcheck.h"
@@ -12,6 +13,7 @@ using kernels::AttentionBlock;
 using kernels::kAttentionTiles;
 using kernels::kKvGroup;
 using kernels::kKvTile;
+using kernels::KvSpan;
 
 /// Bytes of an element of a plain tensor.
 std::int64_t ElementBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
@@ -20,22 +22,74 @@ std::int64_t ElementBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
 AttentionKeySource::AttentionKeySource(const AttentionPlan::Impl& plan,
                                        const AttentionPlan::Impl::Request& request,
-                                       std::int64_t layer, std::int64_t head, std::int64_t rows,
-                                       const AttentionPlan::Impl::Scratch& scratch) noexcept
-    : plan_(plan), scratch_(scratch), widens_(rows > kernels::kRowsThatWiden) {
+                                       std::int64_t head, std::int64_t rows,
+                                       const AttentionPlan::Impl::Scratch& scratch,
+                                       const kernels::KvHeadView& view) noexcept
+    : plan_(plan), scratch_(scratch), widens_(rows > kernels::kRowsThatWiden), view_(view) {
   if (plan.cache_ != nullptr) {
-    view_ = plan.cache_->impl().HeadView(request.sequence, layer, head);
     MANYHEAD_DCHECK(view_.length == request.kv_len && view_.layout->v_row == plan.v_row_ &&
                     view_.layout->head_dim == plan.params_.head_dim);
     return;
   }
   const AttentionTensors& tensors = *plan.tensors_;
-  const auto begin = [&](const TensorView<const void>& view, KvType type) {
-    const std::int64_t offset = request.index * view.batch_stride + head * view.head_stride;
-    return static_cast<const std::byte*>(view.data) + offset * ElementBytes(type);
+  const auto begin = [&](const TensorView<const void>& tensor, KvType type) {
+    const std::int64_t offset = request.index * tensor.batch_stride + head * tensor.head_stride;
+    return static_cast<const std::byte*>(tensor.data) + offset * ElementBytes(type);
   };
   k_ = begin(tensors.k, tensors.k_type);
   v_ = begin(tensors.v, tensors.v_type);
+}
+
+const KvSpan* AttentionKeySource::HoleAfter(std::int64_t position) const noexcept {
+  return std::upper_bound(view_.holes, view_.holes + view_.num_holes, position,
+                          [](std::int64_t s, const KvSpan& hole) { return s < hole.end; });
+}
+
+// A block stays one, whatever is missing in it: its rows' maximum is updated once, so that evicting
+// what nobody sees changes no bit.
+KeySpan AttentionKeySource::StoredFrom(const AttentionTileRows& rows,
+                                       std::int64_t from) const noexcept {
+  const KvSpan* const end = view_.holes + view_.num_holes;
+  for (;;) {
+    KeySpan span = rows.BlockFrom(from);
+    if (span.begin == span.end) return span;
+    const KvSpan* hole = HoleAfter(span.begin);
+    if (hole != end && hole->begin <= span.begin) {
+      from = hole->end;
+      continue;
+    }
+    hole = HoleAfter(span.end - 1);
+    if (hole != end && hole->begin < span.end) span.end = hole->begin;
+    return span;
+  }
+}
+
+std::uint64_t AttentionKeySource::MissingIn(const AttentionBlock& block) const noexcept {
+  std::uint64_t missing = 0;
+  const KvSpan* const end = view_.holes + view_.num_holes;
+  for (const KvSpan* hole = HoleAfter(block.begin); hole != end && hole->begin < block.end;
+       ++hole) {
+    for (std::int64_t s = hole->begin; s < std::min(hole->end, block.end); ++s)
+      missing |= std::uint64_t{1} << (s - block.first);
+  }
+  return missing;
+}
+
+void AttentionKeySource::AddScores(KeySpan span, const float* probs,
+                                   std::int64_t rows) const noexcept {
+  const std::int64_t first = span.begin / kKvTile * kKvTile;
+  for (std::int64_t position = first; position < span.end; position += kKvTile) {
+    std::int64_t sum = 0;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* row = probs + r * kernels::kAttentionBlock + (position - first);
+      for (std::int64_t i = 0; i < kKvTile; ++i) {
+        const float prob = row[i] < 2 ? row[i] : 0;  // NaN counts for nothing
+        sum += static_cast<std::int32_t>(prob * kernels::kKvScoreUnit);
+      }
+    }
+    std::atomic_ref<std::int64_t> score(view_.scores[position / view_.layout->page_size]);
+    score.fetch_add(sum, std::memory_order_relaxed);
+  }
 }
 
 AttentionBlock AttentionKeySource::MakeBlock(KeySpan span) noexcept {
@@ -61,6 +115,7 @@ AttentionBlock AttentionKeySource::Load(KeySpan span, KeySpan next) const noexce
   if (view_.layout != nullptr && !widens_) {
     const std::int64_t first = next.begin / kKvTile * kKvTile;
     for (std::int64_t t = 0; first + t * kKvTile < next.end && t < kAttentionTiles; ++t) {
+      if (!HasTile(first + t * kKvTile)) continue;
       block.next_k[t] = KeyTile(first + t * kKvTile);
       block.next_v[t] = ValueTile(first + t * kKvTile);
     }
@@ -96,9 +151,11 @@ void AttentionKeySource::LoadPages(AttentionBlock& block) const noexcept {
   block.v_stride = layout.v_type == KvType::kInt4
                        ? (layout.v_row + kKvGroup - 1) / kKvGroup * (kKvGroup / 2)
                        : layout.v_row;
+  if (view_.num_holes > 0) block.missing = MissingIn(block);
   for (std::int64_t t = 0; t < block.tiles; ++t) {
-    const std::byte *k = KeyTile(block.first + t * kKvTile),
-                    *v = ValueTile(block.first + t * kKvTile);
+    // The first tile, which holds block.begin, stands in for tiles all of whose keys are missing.
+    const std::int64_t tile = block.first + (HasTile(block.first + t * kKvTile) ? t : 0) * kKvTile;
+    const std::byte *k = KeyTile(tile), *v = ValueTile(tile);
     block.k[t] = k;
     block.v[t] = v;
     block.k_scales[t] = k + layout.k_scale_bytes;

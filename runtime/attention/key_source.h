@@ -13,17 +13,36 @@ namespace manyhead {
 /// Blocks of the keys and values of one head of one request, as the kernels read them.
 class AttentionKeySource {
  public:
-  /// For `rows` rows that share the keys.
+  /// For `rows` rows that share the keys; of a cache, those of `view`.
   AttentionKeySource(const AttentionPlan::Impl& plan, const AttentionPlan::Impl::Request& request,
-                     std::int64_t layer, std::int64_t head, std::int64_t rows,
-                     const AttentionPlan::Impl::Scratch& scratch) noexcept;
+                     std::int64_t head, std::int64_t rows,
+                     const AttentionPlan::Impl::Scratch& scratch,
+                     const kernels::KvHeadView& view) noexcept;
 
+  /// The first keys at or after position `from` that any of `rows` sees, that are stored and that
+  /// lie in one block, with all that is missing between them; empty, and at or after rows.end(),
+  /// when there are none.
+  KeySpan From(const AttentionTileRows& rows, std::int64_t from) const noexcept {
+    return view_.num_holes == 0 ? rows.BlockFrom(from) : StoredFrom(rows, from);
+  }
   /// The keys `span`, which lie in one block; those of `next` will be asked for after it.
   kernels::AttentionBlock Load(KeySpan span, KeySpan next) const noexcept;
   /// Of plain tensors, without the values.
   kernels::AttentionBlock LoadKeys(KeySpan span) const noexcept;
 
+  bool has_scores() const noexcept { return view_.scores != nullptr; }
+  /// Adds the probabilities of the keys `span`, rows of kAttentionBlock, to its pages' scores.
+  void AddScores(KeySpan span, const float* probs, std::int64_t rows) const noexcept;
+
  private:
+  KeySpan StoredFrom(const AttentionTileRows& rows, std::int64_t from) const noexcept;
+  /// The first hole that ends after `position`.
+  const kernels::KvSpan* HoleAfter(std::int64_t position) const noexcept;
+  /// AttentionBlock::missing of a block with begin and end.
+  std::uint64_t MissingIn(const kernels::AttentionBlock& block) const noexcept;
+  bool HasTile(std::int64_t position) const noexcept {
+    return view_.pages[position / view_.layout->page_size] != nullptr;
+  }
   /// The tiles of position `position`, a multiple of kKvTile.
   const std::byte* KeyTile(std::int64_t position) const noexcept;
   const std::byte* ValueTile(std::int64_t position) const noexcept;
@@ -36,7 +55,7 @@ class AttentionKeySource {
   const AttentionPlan::Impl& plan_;
   const AttentionPlan::Impl::Scratch& scratch_;
   bool widens_;  ///< once per block into scratch, not in the products' registers
-  kernels::KvHeadView view_;
+  const kernels::KvHeadView& view_;
   const std::byte* k_ = nullptr;  ///< of plain tensors: position 0 of the head
   const std::byte* v_ = nullptr;
 };

@@ -21,6 +21,9 @@ struct KeySpan {
   std::int64_t end = 0;
 };
 
+class AttentionKeySource;
+class AttentionTileRows;
+
 /// Whether attention has the same kernels on both: what one adds may serve other products only.
 bool SameAttention(Isa a, Isa b) noexcept;
 
@@ -147,6 +150,11 @@ struct AttentionPlan::Impl {
 
   void RunItem(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
   void MergeTile(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
+  /// The keys of one head of the cache; none of plain tensors.
+  kernels::KvHeadView KeysOf(const Request& request, std::int64_t layer,
+                             std::int64_t head) const noexcept;
+  void Finish(const Tensors& tensors, const AttentionTileRows& rows,
+              const AttentionKeySource& source, const Scratch& scratch) const noexcept;
 
   std::mutex turn_;
   AttentionParams params_;

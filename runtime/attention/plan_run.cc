@@ -4,6 +4,7 @@
 #include "runtime/attention/key_source.h"
 #include "runtime/attention/plan_impl.h"
 #include "runtime/attention/tile_rows.h"
+#include "runtime/cache/kv_cache_impl.h"
 #include "runtime/platform/dcheck.h"
 
 namespace manyhead {
@@ -21,9 +22,9 @@ std::int64_t AttendSplit(const kernels::AttentionKernels& kernels, const Attenti
   kernels.reset(tile.state, tile.rows, tile.v_row);
   const std::int64_t end = std::min(rows.end(), (split + 1) * kAttentionSplit);
   kernels::AttentionAhead ahead;
-  KeySpan block = rows.BlockFrom(split * kAttentionSplit);
+  KeySpan block = source.From(rows, split * kAttentionSplit);
   while (block.begin < end) {
-    const KeySpan next = rows.BlockFrom(block.end);
+    const KeySpan next = source.From(rows, block.end);
     kernels::AttentionBlock loaded = source.Load(block, next);
     if (loaded.v_panels != nullptr) {
       rows.AskForEnds(q, out, block, ahead);
@@ -35,7 +36,44 @@ std::int64_t AttendSplit(const kernels::AttentionKernels& kernels, const Attenti
   return block.begin;
 }
 
+/// Whether the rows see any stored key of a split.
+bool SeesSplit(const AttentionTileRows& rows, const AttentionKeySource& source,
+               std::int64_t split) {
+  return source.From(rows, split * kAttentionSplit).begin <
+         std::min(rows.end(), (split + 1) * kAttentionSplit);
+}
+
 }  // namespace
+
+kernels::KvHeadView AttentionPlan::Impl::KeysOf(const Request& request, std::int64_t layer,
+                                                std::int64_t head) const noexcept {
+  if (cache_ == nullptr) return {};
+  return cache_->impl().HeadView(request.sequence, layer, head);
+}
+
+/// Writes the rows' results. Keys whose probabilities are to be added up are multiplied once more:
+/// only now is it known what they are divided by.
+void AttentionPlan::Impl::Finish(const Tensors& tensors, const AttentionTileRows& rows,
+                                 const AttentionKeySource& source,
+                                 const Scratch& scratch) const noexcept {
+  if (!source.has_scores()) {
+    rows.Finish(tensors.out, tensors.lse, scratch.total, nullptr);
+    return;
+  }
+  float lse[kernels::kAttentionRows];
+  rows.Finish(tensors.out, tensors.lse, scratch.total, lse);
+  const kernels::AttentionTile tile = rows.KernelTile(scratch.q, scratch.probs, scratch.total);
+  for (KeySpan block = source.From(rows, 0), next; block.begin < rows.end(); block = next) {
+    next = source.From(rows, block.end);
+    const kernels::AttentionBlock keys = source.Load(block, next);
+    kernels_->logits(tile, keys, kernels::AttentionStage::kBiased);
+    for (std::int64_t r = 0; r < rows.rows(); ++r) {
+      kernels_->normalize(scratch.probs + r * kernels::kAttentionBlock,
+                          keys.tiles * kernels::kKvTile, lse[r]);
+    }
+    source.AddScores(block, scratch.probs, rows.rows());
+  }
+}
 
 void AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch,
                                   std::int64_t item) const noexcept {
@@ -49,8 +87,10 @@ void AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch
   // Late tiles see the most keys: they go first, so that short ones fill the gaps at the end.
   const std::int64_t index = request.tiles - 1 - local / parts % request.tiles;
 
-  const AttentionTileRows rows(*this, request, head, index);
-  const AttentionKeySource source(*this, request, tensors.layer, head, rows.rows(), scratch);
+  const kernels::KvHeadView keys = KeysOf(request, tensors.layer, head);
+  const AttentionTileRows rows(*this, request, head, index, keys);
+  const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
+  if (request.split && !SeesSplit(rows, source, request.SplitOf(part))) return;
   rows.PackQueries(tensors.q, scratch.q);
   if (request.split) {
     AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
@@ -58,7 +98,7 @@ void AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch
                 request.SplitOf(part));
     return;
   }
-  const std::int64_t first = rows.BlockFrom(0).begin / kAttentionSplit;
+  const std::int64_t first = source.From(rows, 0).begin / kAttentionSplit;
   std::int64_t next = AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
                                   rows.KernelTile(scratch.q, scratch.probs, scratch.total), first);
   while (next < rows.end()) {
@@ -67,7 +107,7 @@ void AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch
                        next / kAttentionSplit);
     kernels_->merge(scratch.total, scratch.part, rows.rows(), v_row_);
   }
-  rows.Finish(tensors.out, tensors.lse, scratch.total);
+  Finish(tensors, rows, source, scratch);
 }
 
 void AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratch& scratch,
@@ -80,12 +120,16 @@ void AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratch& scrat
   const Request& request = *(after - 1);
   const std::int64_t local = item - request.first_merge;
   const std::int64_t head = local / request.tiles, index = local % request.tiles;
-  const AttentionTileRows rows(*this, request, head, index);
+  const kernels::KvHeadView keys = KeysOf(request, tensors.layer, head);
+  const AttentionTileRows rows(*this, request, head, index, keys);
+  const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
   kernels_->reset(scratch.total, rows.rows(), v_row_);
   for (std::int64_t part = 0; part < request.parts; ++part) {
+    if (!SeesSplit(rows, source, request.SplitOf(part))) continue;
     kernels_->merge(scratch.total, PartOf(request, head, index, part), rows.rows(), v_row_);
   }
-  rows.Finish(tensors.out, tensors.lse, scratch.total);
+  if (source.has_scores()) rows.PackQueries(tensors.q, scratch.q);
+  Finish(tensors, rows, source, scratch);
 }
 
 void AttentionPlan::Impl::RunOn(Worker& worker, std::int64_t layer,
@@ -115,8 +159,9 @@ void AttentionPlan::Impl::WeightsOn(Worker& worker, LogitStage stage, float* wei
   worker.ForEach(num_requests_ * params_.num_kv_heads * tiles, [&](std::int64_t i) {
     const Request& request = requests_[static_cast<std::size_t>(i / tiles / params_.num_kv_heads)];
     const std::int64_t head = i / tiles % params_.num_kv_heads;
-    const AttentionTileRows rows(*this, request, head, i % tiles);
-    const AttentionKeySource source(*this, request, 0, head, rows.rows(), scratch);
+    const kernels::KvHeadView keys;
+    const AttentionTileRows rows(*this, request, head, i % tiles, keys);
+    const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
     rows.PackQueries(tensors_->q, scratch.q);
     const kernels::AttentionTile tile = rows.KernelTile(scratch.q, scratch.probs, scratch.total);
     const auto row_of = [&](std::int64_t r) {

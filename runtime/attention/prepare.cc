@@ -136,6 +136,12 @@ Status AttentionPlan::Impl::Prepare(const KvCache& cache, std::span<const Sequen
                      " is not a sequence of the cache");
     }
     const std::int64_t q_len = qo_indptr == nullptr ? 1 : qo_indptr[b + 1] - qo_indptr[b];
+    const std::int64_t first_query = cache.impl().FirstQuery(sequences[b]);
+    if (q_len > 0 && first_query > 0 && kv_len - q_len < first_query) {
+      return Invalid(function, "q_len = ", q_len, " of request ", b, " begins at position ",
+                     kv_len - q_len, "; keys that queries before position ", first_query,
+                     " see were evicted");
+    }
     Status status = CheckBias(bias, kv_len, function);
     if (status.ok()) {
       status = AddRequest(static_cast<std::int64_t>(b), sequences[b], q_len, kv_len, kv_len - q_len,

@@ -8,7 +8,7 @@ using kernels::kAttentionBlock;
 
 AttentionTileRows::AttentionTileRows(const AttentionPlan::Impl& plan,
                                      const AttentionPlan::Impl::Request& request, std::int64_t head,
-                                     std::int64_t index) noexcept
+                                     std::int64_t index, const kernels::KvHeadView& keys) noexcept
     : plan_(plan), request_(request), begin_(request.kv_len) {
   const AttentionParams& params = plan.params_;
   const std::int64_t group = plan.group(), first = index * request.tile_rows;
@@ -18,18 +18,22 @@ AttentionTileRows::AttentionTileRows(const AttentionPlan::Impl& plan,
     head_[r] = head * group + (first + r) % group;
     position_[r] = request.position + query_[r];
     const KeySpan seen = plan.KeysSeen(position_[r], request.kv_len);
-    first_key_[r] = seen.begin;
+    first_key_[r] = kept_first_[r] = seen.begin;
     end_key_[r] = seen.end;
-    if (seen.begin < seen.end) begin_ = std::min(begin_, seen.begin);
     end_ = std::max(end_, seen.end);
   }
-  sinks_ = std::min(params.num_sink_tokens, end_);
+  sinks_ = rules_.sink_tokens = params.num_sink_tokens;
+  if (keys.recent != kernels::kSeesAll) Restrict(keys);
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const std::int64_t seen = std::max(first_key_[r], kept_first_[r]);
+    if (seen < end_key_[r]) begin_ = std::min(begin_, seen);
+  }
+  sinks_ = std::min(sinks_, end_);
   // A block is visited once: sink tokens that share one with the window join it.
   if (sinks_ > 0 && (sinks_ - 1) / kAttentionBlock >= begin_ / kAttentionBlock) begin_ = 0;
   if (begin_ == 0) sinks_ = 0;
 
   rules_.softcap = params.logit_softcap;
-  rules_.sink_tokens = params.num_sink_tokens;
   if (plan.bias_.bias.data != nullptr) {
     Locate(plan.bias_.bias, bias_);
     rules_.bias = bias_;
@@ -43,6 +47,31 @@ AttentionTileRows::AttentionTileRows(const AttentionPlan::Impl& plan,
     rules_.slope = slope_;
     rules_.position = position_;
   }
+}
+
+void AttentionTileRows::Restrict(const kernels::KvHeadView& keys) noexcept {
+  const std::int64_t plan_sinks = rules_.sink_tokens;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    kept_first_[r] = std::max<std::int64_t>(0, position_[r] - keys.recent + 1);
+  }
+  if (plan_.params_.window == 0 || (plan_sinks == 0 && keys.sink == 0)) {
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      first_key_[r] = std::max(first_key_[r], kept_first_[r]);
+    }
+    sinks_ = rules_.sink_tokens = keys.sink;
+    return;
+  }
+  // A token both keep as a sink is seen always, one that only the rule with the later start keeps
+  // is seen while the other's window reaches it.
+  sinks_ = 0;
+  for (std::int64_t r = 0; r < rows_; ++r) {
+    const bool plan_first = first_key_[r] <= kept_first_[r];
+    const std::int64_t sinks = plan_first ? keys.sink : plan_sinks;
+    const std::int64_t first = plan_first ? first_key_[r] : kept_first_[r];
+    sinks_ = std::max(sinks_, first < sinks ? sinks : std::min(plan_sinks, keys.sink));
+  }
+  rules_.kept_first = kept_first_;
+  rules_.kept_sinks = keys.sink;
 }
 
 KeySpan AttentionTileRows::BlockFrom(std::int64_t from) const noexcept {
@@ -116,17 +145,21 @@ kernels::AttentionTile AttentionTileRows::KernelTile(
 }
 
 void AttentionTileRows::Finish(const TensorView<float>& out, const TensorView<float>& lse,
-                               const kernels::AttentionState& state) const noexcept {
+                               const kernels::AttentionState& state,
+                               float* row_lse) const noexcept {
   const AttentionParams& params = plan_.params_;
   float *out_rows[kMax], *lse_rows[kMax], sinks[kMax];
   Locate(out, out_rows);
+  for (std::int64_t r = 0; row_lse != nullptr && r < rows_; ++r) lse_rows[r] = row_lse + r;
   if (lse.data != nullptr) Locate(lse, lse_rows);
   const bool has_sinks = !params.sink_logits.empty();
   if (has_sinks) {
     for (std::int64_t r = 0; r < rows_; ++r) sinks[r] = params.sink_logits[head_[r]];
   }
   plan_.kernels_->finish(state, rows_, params.head_dim_v, plan_.v_row_, has_sinks ? sinks : nullptr,
-                         out_rows, lse.data != nullptr ? lse_rows : nullptr);
+                         out_rows, lse.data != nullptr || row_lse != nullptr ? lse_rows : nullptr);
+  if (lse.data == nullptr || row_lse == nullptr) return;
+  for (std::int64_t r = 0; r < rows_; ++r) row_lse[r] = *lse_rows[r];
 }
 
 }  // namespace manyhead

@@ -10,9 +10,11 @@ namespace manyhead {
 /// The rows of one tile: which query each is, what it sees, and where it comes from and goes to.
 class AttentionTileRows {
  public:
-  /// Tile `index` of `head`, a KV head.
+  /// Tile `index` of `head`, a KV head, which lets queries see of `keys` what its `sink` and
+  /// `recent` say.
   AttentionTileRows(const AttentionPlan::Impl& plan, const AttentionPlan::Impl::Request& request,
-                    std::int64_t head, std::int64_t index) noexcept;
+                    std::int64_t head, std::int64_t index,
+                    const kernels::KvHeadView& keys) noexcept;
   AttentionTileRows(const AttentionTileRows&) = delete;
   AttentionTileRows& operator=(const AttentionTileRows&) = delete;
 
@@ -34,13 +36,15 @@ class AttentionTileRows {
                   kernels::AttentionAhead& ahead) const noexcept;
   kernels::AttentionTile KernelTile(const float* packed, float* probs,
                                     const kernels::AttentionState& state) const noexcept;
-  /// Writes out and, where it has data, lse.
+  /// Writes out and, where it has data, lse; row_lse [rows] unless null.
   void Finish(const TensorView<float>& out, const TensorView<float>& lse,
-              const kernels::AttentionState& state) const noexcept;
+              const kernels::AttentionState& state, float* row_lse) const noexcept;
 
  private:
   static constexpr std::int64_t kMax = kernels::kAttentionRows;
 
+  /// Combines the plan's window and sinks with those of the head's cache.
+  void Restrict(const kernels::KvHeadView& keys) noexcept;
   /// pointers[r] = where row r's numbers begin in `view`.
   template <class T>
   void Locate(const TensorView<T>& view, T** pointers) const noexcept;
@@ -50,7 +54,7 @@ class AttentionTileRows {
   const AttentionPlan::Impl& plan_;
   const AttentionPlan::Impl::Request& request_;
   std::int64_t rows_ = 0;
-  std::int64_t sinks_ = 0;  ///< rows see keys in [0, sinks_) and in [begin_, end_)
+  std::int64_t sinks_ = 0;  ///< rows see keys in [0, sinks_) and in [begin_, end_) only
   std::int64_t begin_ = 0;
   std::int64_t end_ = 0;
   kernels::AttentionRules rules_;
@@ -59,6 +63,7 @@ class AttentionTileRows {
   std::int64_t position_[kMax];
   std::int64_t first_key_[kMax];
   std::int64_t end_key_[kMax];
+  std::int64_t kept_first_[kMax];
   const float* bias_[kMax];
   const std::uint8_t* mask_[kMax];
   float slope_[kMax];

@@ -41,6 +41,18 @@ Status CheckStride(const char* name, std::int64_t stride, std::int64_t row) {
                  ", the elements of a token");
 }
 
+Status CheckLength(const KvCache::Impl& impl, const char* function, SequenceId id,
+                   std::int64_t length) {
+  if (Status status = CheckSequence(impl, function, id); !status.ok()) return status;
+  if (length >= 0 && length <= impl.Length(id)) return Status();
+  return Invalid(function, "length = ", length, "; expected 0..", impl.Length(id));
+}
+
+Status CheckRange(const char* function, std::int64_t begin, std::int64_t end, std::int64_t length) {
+  if (begin >= 0 && begin <= end && end <= length) return Status();
+  return Invalid(function, "begin = ", begin, ", end = ", end, "; expected a range in 0..", length);
+}
+
 Status CheckIsa(Isa isa) {
   const std::vector<Isa> supported = SupportedIsas();
   if (std::find(supported.begin(), supported.end(), isa) != supported.end()) return Status();
@@ -55,13 +67,13 @@ Status CheckIsa(Isa isa) {
 Result<KvCache> KvCache::Create(const KvCacheParams& params) {
   Result<KvCacheParams> resolved = ResolveKvShapes(params, "KvCache::Create");
   if (!resolved.ok()) return resolved.status();
-  const Result<std::int64_t> row_bytes = KvPageRowBytes(*resolved, "KvCache::Create");
-  if (!row_bytes.ok()) return row_bytes.status();
-  if (params.capacity_bytes < *row_bytes)
-    return Invalid("Create", "capacity_bytes = ", params.capacity_bytes, " is less than ",
-                   *row_bytes, ", one page of ", resolved->page_size, " tokens for each KV head");
   if (params.max_tokens < 1)
     return Invalid("Create", "max_tokens = ", params.max_tokens, "; expected 1 or more");
+  const Result<std::int64_t> least = KvCapacityBytes(*resolved, 1, 1);
+  if (!least.ok()) return least.status();
+  if (params.capacity_bytes < *least)
+    return Invalid("Create", "capacity_bytes = ", params.capacity_bytes, " is less than ", *least,
+                   ", what a sequence of one token takes");
   if (!params.isa.has_value()) {
     const Result<Isa> isa = SelectIsa();
     if (!isa.ok()) return isa.status();
@@ -89,15 +101,47 @@ Status KvCache::FreeSequence(SequenceId sequence) {
 Status KvCache::Reserve(SequenceId sequence, std::int64_t count) {
   if (Status status = CheckSequence(*impl_, "Reserve", sequence); !status.ok()) return status;
   if (count < 0) return Invalid("Reserve", "count = ", count, "; expected 0 or more");
-  return impl_->Reserve(sequence, count);
+  return impl_->Reserve(sequence, count, "KvCache::Reserve");
 }
 
-Status KvCache::Truncate(SequenceId sequence, std::int64_t length) {
-  if (Status status = CheckSequence(*impl_, "Truncate", sequence); !status.ok()) return status;
-  if (length < 0 || length > impl_->Length(sequence))
-    return Invalid("Truncate", "length = ", length, "; expected 0..", impl_->Length(sequence));
-  impl_->Truncate(sequence, length);
-  return Status();
+Status KvCache::Evict(SequenceId sequence) {
+  if (Status status = CheckSequence(*impl_, "Evict", sequence); !status.ok()) return status;
+  return impl_->Reserve(sequence, 0, "KvCache::Evict");
+}
+
+Result<SequenceId> KvCache::Fork(SequenceId sequence) {
+  if (Status status = CheckSequence(*impl_, "Fork", sequence); !status.ok()) return status;
+  return impl_->Fork(sequence);
+}
+
+Result<bool> KvCache::Truncate(SequenceId sequence, std::int64_t length) {
+  if (Status status = CheckLength(*impl_, "Truncate", sequence, length); !status.ok())
+    return status;
+  return impl_->Truncate(sequence, length);
+}
+
+Result<std::int64_t> KvCache::ExactLength(SequenceId sequence, std::int64_t length) const {
+  if (Status status = CheckLength(*impl_, "ExactLength", sequence, length); !status.ok())
+    return status;
+  return impl_->ExactLength(sequence, length);
+}
+
+Status KvCache::Copy(SequenceId source, std::int64_t begin, std::int64_t end, SequenceId sequence) {
+  if (Status status = CheckSequence(*impl_, "Copy", source); !status.ok()) return status;
+  if (Status status = CheckSequence(*impl_, "Copy", sequence); !status.ok()) return status;
+  if (Status status = CheckRange("Copy", begin, end, impl_->Length(source)); !status.ok())
+    return status;
+  if (begin < impl_->Length(sequence))
+    return Invalid("Copy", "begin = ", begin, "; the sequence it goes to has ",
+                   impl_->Length(sequence), " tokens already");
+  return impl_->Copy(source, begin, end, sequence);
+}
+
+Status KvCache::Drop(SequenceId sequence, std::int64_t begin, std::int64_t end) {
+  if (Status status = CheckSequence(*impl_, "Drop", sequence); !status.ok()) return status;
+  if (Status status = CheckRange("Drop", begin, end, impl_->Length(sequence)); !status.ok())
+    return status;
+  return impl_->Drop(sequence, begin, end);
 }
 
 Status KvCache::Write(SequenceId sequence, std::int64_t layer, std::int64_t position,
@@ -119,6 +163,7 @@ Status KvCache::Write(SequenceId sequence, std::int64_t layer, std::int64_t posi
   if (count == 0) return Status();
   if (k == nullptr || v == nullptr)
     return Invalid("Write", (k == nullptr ? "k" : "v"), " is null; expected ", count, " rows");
+  if (Status status = impl_->Unshare(sequence, layer, position, count); !status.ok()) return status;
   TeamState state;
   Worker alone(state, 0, 1);
   impl_->WriteOn(alone, sequence, layer, position, count, k, v, k_stride, v_stride);
@@ -134,8 +179,21 @@ Status KvCache::Read(SequenceId sequence, std::int64_t layer, std::int64_t head,
     return status;
   const std::int64_t length = impl_->Length(sequence);
   if (Status status = CheckIndex("Read", "position", position, length); !status.ok()) return status;
+  if (!impl_->Holds(sequence, layer, head, position))
+    return Invalid("Read", "position = ", position, " is not held by head ", head, " of layer ",
+                   layer, ", whose policy is ",
+                   FormatKvPolicy(impl_->Head(layer, head).params.policy));
   impl_->ReadRow(sequence, layer, head, position, k, v);
   return Status();
+}
+
+bool KvCache::Holds(SequenceId sequence, std::int64_t layer, std::int64_t head,
+                    std::int64_t position) const noexcept {
+  const std::vector<KvLayerShape>& layers = impl_->params().layers;
+  return impl_->Has(sequence) && layer >= 0 && layer < static_cast<std::int64_t>(layers.size()) &&
+         head >= 0 && head < layers[static_cast<std::size_t>(layer)].num_kv_heads &&
+         position >= 0 && position < impl_->Length(sequence) &&
+         impl_->Holds(sequence, layer, head, position);
 }
 
 std::int64_t KvCache::length(SequenceId sequence) const noexcept {
@@ -151,41 +209,19 @@ Result<KvUsage> KvCache::usage(SequenceId sequence) const {
   return impl_->Usage(sequence);
 }
 
+Result<std::vector<std::vector<KvHeadUsage>>> KvCache::head_usage(SequenceId sequence) const {
+  if (Status status = CheckSequence(*impl_, "head_usage", sequence); !status.ok()) return status;
+  return impl_->HeadUsage(sequence);
+}
+
 std::int64_t KvCache::bytes_per_token() const noexcept {
   const std::int64_t page_size = impl_->params().page_size;
   return (impl_->page_row_bytes() + page_size - 1) / page_size;
 }
 
-Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t sequences,
-                                     std::int64_t tokens) {
-  const Result<KvCacheParams> resolved = ResolveKvShapes(params, "KvCapacityBytes");
-  if (!resolved.ok()) return resolved.status();
-  const Result<std::int64_t> row_bytes = KvPageRowBytes(*resolved, "KvCapacityBytes");
-  if (!row_bytes.ok()) return row_bytes.status();
-  std::ostringstream message;
-  message << "KvCapacityBytes: sequences = " << sequences << ", tokens = " << tokens;
-  if (sequences < 1 || tokens < 1) {
-    message << "; expected 1 or more of each";
-    return Status(StatusCode::kInvalidArgument, message.str());
-  }
-  std::int64_t bytes = tokens / resolved->page_size + (tokens % resolved->page_size != 0);
-  if (__builtin_mul_overflow(bytes, sequences, &bytes) ||
-      __builtin_mul_overflow(bytes, *row_bytes, &bytes)) {
-    message << " need more than 2^63 - 1 bytes";
-    return Status(StatusCode::kInvalidArgument, message.str());
-  }
-  return bytes;
-}
-
-Result<SequenceCache> CreateSequenceCache(KvCacheParams params) {
-  const Result<std::int64_t> capacity = KvCapacityBytes(params, 1, params.max_tokens);
-  if (!capacity.ok()) return capacity.status();
-  params.capacity_bytes = *capacity;
-  Result<KvCache> cache = KvCache::Create(params);
-  if (!cache.ok()) return cache.status();
-  const Result<SequenceId> sequence = cache->CreateSequence();
-  if (!sequence.ok()) return sequence.status();
-  return SequenceCache{*std::move(cache), *sequence};
+std::int64_t KvCache::bytes_per_token(std::int64_t layer, std::int64_t head) const noexcept {
+  const std::int64_t page_size = impl_->params().page_size;
+  return (KvRowBytes(impl_->Head(layer, head), page_size) + page_size - 1) / page_size;
 }
 
 }  // namespace manyhead

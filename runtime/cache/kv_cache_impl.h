@@ -8,6 +8,7 @@
 #include "kernels/kv_kernels.h"
 #include "kernels/kv_layout.h"
 #include "manyhead/kv_cache.h"
+#include "runtime/cache/head_table.h"
 #include "runtime/cache/page_pool.h"
 #include "runtime/platform/team.h"
 
@@ -15,82 +16,161 @@ namespace manyhead {
 
 /// The cache without its checks of arguments: ids, layers, heads and positions are the caller's
 /// duty here, except where a function says otherwise.
+///
+/// An operation that takes memory runs in three parts: a Change is planned, which leaves everything
+/// as it is; Admit compares it with the cap and allocates all it needs, or fails; what follows
+/// cannot fail.
 struct KvCache::Impl {
  public:
   /// `params` are resolved and in range.
   static Result<std::unique_ptr<Impl>> Create(KvCacheParams params);
+  /// Bytes of tables that do not depend on the sequences.
+  static std::int64_t FixedBytes(const KvCacheParams& params) noexcept;
+  /// Bytes of the list of `sequences` sequences, and of one sequence without its heads' tables.
+  static std::int64_t SlotBytes(std::int64_t sequences) noexcept;
+  static std::int64_t SequenceBytes(std::int64_t heads) noexcept {
+    return heads * static_cast<std::int64_t>(sizeof(HeadTable));
+  }
 
   const KvCacheParams& params() const noexcept { return params_; }
   std::int64_t page_row_bytes() const noexcept { return page_row_bytes_; }
+  const KvHead& Head(std::int64_t layer, std::int64_t head) const noexcept {
+    return heads_[HeadIndex(layer, head)];
+  }
 
   /// False for an id that was never given out or was freed.
   bool Has(SequenceId id) const noexcept { return Find(id) != nullptr; }
   std::int64_t Length(SequenceId id) const noexcept { return Find(id)->length; }
-  const kernels::KvPageLayout& Layout(std::int64_t layer) const noexcept {
-    return layers_[layer].layout;
-  }
+  /// The first position whose query still finds all that its heads' policies let it see.
+  std::int64_t FirstQuery(SequenceId id) const noexcept { return Find(id)->first_query; }
 
-  /// The stored tokens of one head. Valid until the sequence grows, shrinks or is freed.
+  /// The stored tokens of one head. Valid until the sequence changes.
   kernels::KvHeadView HeadView(SequenceId id, std::int64_t layer, std::int64_t head) const noexcept;
+  bool Holds(SequenceId id, std::int64_t layer, std::int64_t head,
+             std::int64_t position) const noexcept;
 
-  /// Stores rows [position, position + count), already reserved, of one layer: k [count, K, D],
-  /// v [count, K, Dv], token strides in elements. Every thread of a parallel region calls it with
-  /// the same arguments; ends with a barrier.
+  /// Stores rows [position, position + count), already reserved and in pages of this sequence
+  /// alone, of one layer: k [count, K, D], v [count, K, Dv], token strides in elements. Every
+  /// thread of a parallel region calls it with the same arguments; ends with a barrier.
   void WriteOn(Worker& worker, SequenceId id, std::int64_t layer, std::int64_t position,
                std::int64_t count, const float* k, const float* v, std::int64_t k_stride,
                std::int64_t v_stride) noexcept;
+  /// Of a token that is held.
   void ReadRow(SequenceId id, std::int64_t layer, std::int64_t head, std::int64_t position,
                float* k, float* v) const noexcept;
+  /// Gives the sequence pages of its own for the rows [position, position + count) of `layer`.
+  Status Unshare(SequenceId id, std::int64_t layer, std::int64_t position, std::int64_t count);
 
   Result<SequenceId> CreateSequence();
   void FreeSequence(SequenceId id) noexcept;
-  /// count >= 0.
-  Status Reserve(SequenceId id, std::int64_t count);
-  /// 0 <= length <= Length(id).
-  void Truncate(SequenceId id, std::int64_t length) noexcept;
+  Result<SequenceId> Fork(SequenceId id);
+  /// count >= 0; 0 evicts only. `function` begins the message of an error.
+  Status Reserve(SequenceId id, std::int64_t count, const char* function);
+  /// 0 <= length <= Length(id). Whether it was exact.
+  bool Truncate(SequenceId id, std::int64_t length) noexcept;
+  std::int64_t ExactLength(SequenceId id, std::int64_t length) const noexcept;
+  /// Length(id) <= begin <= end <= Length(source).
+  Status Copy(SequenceId source, std::int64_t begin, std::int64_t end, SequenceId id);
+  /// 0 <= begin <= end <= Length(id).
+  Status Drop(SequenceId id, std::int64_t begin, std::int64_t end);
 
   KvUsage Usage() const;
   KvUsage Usage(SequenceId id) const;
+  std::vector<std::vector<KvHeadUsage>> HeadUsage(SequenceId id) const;
 
  private:
   struct Layer {
-    kernels::KvPageLayout layout;
     std::int64_t num_kv_heads = 0;
     std::size_t first_head = 0;  ///< index of its head 0 among the heads of all layers
-    std::size_t arena = 0;       ///< of pages of its size
-  };
-  /// What one KV head of one layer holds of a sequence.
-  struct HeadTable {
-    std::vector<std::byte*> pages;
   };
   struct Sequence {
     std::int64_t length = 0;
-    std::vector<HeadTable> heads;  ///< of all layers, in order; empty = the slot is unused
+    std::int64_t first_query = 0;
+    std::unique_ptr<HeadTable[]> heads;  ///< of all layers, in order; null = the slot is unused
   };
   struct Slot {
     std::uint32_t generation = 0;
     Sequence sequence;
   };
+  /// A head's tables with more room.
+  struct Grown {
+    std::size_t head = 0;
+    std::int64_t pages_room = 0;  ///< 0: as it is
+    std::int64_t holes_room = 0;
+    HeadTable table;
+  };
+  /// What an operation is going to take.
+  struct Change {
+    const char* function = nullptr;
+    std::int64_t page_bytes = 0;  ///< may be negative
+    std::int64_t table_bytes = 0;
+    std::vector<Grown> grown;  ///< by head
+  };
 
   Impl(KvCacheParams params, PagePool pool) noexcept;
+  std::size_t HeadIndex(std::int64_t layer, std::int64_t head) const noexcept {
+    return layers_[static_cast<std::size_t>(layer)].first_head + static_cast<std::size_t>(head);
+  }
   const Sequence* Find(SequenceId id) const noexcept;
   Sequence* Find(SequenceId id) noexcept;
-  std::int64_t PagesFor(std::int64_t tokens) const noexcept {
-    return tokens / params_.page_size + (tokens % params_.page_size != 0);
+
+  Change Begin(const char* function) noexcept;
+  /// `pages` more (or fewer) pages of a head.
+  void PlanPages(Change& change, std::size_t head, std::int64_t pages) noexcept;
+  /// A table of `table`, of a head, with room for so many entries.
+  void PlanRoom(Change& change, std::size_t head, const HeadTable& table, std::int64_t pages,
+                std::int64_t holes);
+  Status Admit(Change& change);
+  /// Puts the grown tables of a change in place.
+  void PutTables(Change& change, Sequence& sequence) noexcept;
+  std::int64_t table_bytes() const noexcept {
+    return fixed_bytes_ + slot_bytes_ + sequence_bytes_ + pool_.list_bytes();
   }
-  Status CheckRoom(const Sequence& sequence, std::int64_t count) const;
-  void ShrinkTo(Sequence& sequence, std::int64_t pages) noexcept;
-  /// Calls fn(layer, its index, head, head table).
-  template <class S, class Fn>
-  void ForEachHead(S& sequence, Fn&& fn) const;
+
+  std::byte* Take(std::size_t head) noexcept;
+  void Give(std::size_t head, std::byte* page) noexcept;
+  /// A page of the sequence's own with what `page` holds, which may be null.
+  std::byte* TakeCopy(std::size_t head, std::byte* page) noexcept;
+  bool IsOwn(std::size_t head, const std::byte* page) const noexcept {
+    return page != nullptr && !pool_.IsShared(heads_[head].arena, page);
+  }
+
+  void PlanStep(Change& change, std::size_t head, HeadTable& table, std::int64_t length,
+                std::int64_t count);
+  /// Whether it evicted anything.
+  bool EvictFrom(std::size_t head, HeadTable& table, std::int64_t length) noexcept;
+  void GrowHead(std::size_t head, HeadTable& table, std::int64_t length,
+                std::int64_t count) noexcept;
+  bool NeedsOwnLast(std::size_t head, const HeadTable& table, std::int64_t length) const noexcept;
+  Status TooLong(const char* function, std::int64_t length, std::int64_t count) const;
+  bool JoinsPage(const HeadTable& from, const HeadTable& table, std::int64_t p) const noexcept;
+  void PlanCopy(Change& change, std::size_t head, const HeadTable& from, const HeadTable& table,
+                std::int64_t begin, std::int64_t end);
+  void CopyHead(std::size_t head, const HeadTable& from, HeadTable& table, std::int64_t length,
+                std::int64_t begin, std::int64_t end) noexcept;
+  /// Gives back the pages of [first, last) that hold none of the first `length` tokens.
+  void GiveEmpty(std::size_t head, HeadTable& table, std::int64_t first, std::int64_t last,
+                 std::int64_t length) noexcept;
+
+  Result<SequenceId> CreateSequence(const char* function, const Sequence* like);
+  void PlanSlot(Change& change) const noexcept;
+  void PrepareSlot();
+  SequenceId PutSequence(Sequence sequence) noexcept;
+  /// Tables of a new sequence, with the room for what `like` has, or for none.
+  Sequence MakeSequence(const Sequence* like) const;
+  void PlanSequence(Change& change, const Sequence* like) const noexcept;
 
   KvCacheParams params_;
   const kernels::KvKernels* kernels_;
   PagePool pool_;
-  std::int64_t page_row_bytes_ = 0;  ///< of one page of every layer and head
+  std::int64_t page_row_bytes_ = 0;  ///< of page_size tokens on every layer and head
+  std::int64_t fixed_bytes_ = 0;
+  std::int64_t slot_bytes_ = 0;
+  std::int64_t sequence_bytes_ = 0;  ///< of all sequences' tables
   std::vector<Layer> layers_;
-  std::vector<std::size_t> arena_heads_;  ///< heads whose pages an arena holds
-  std::vector<std::int64_t> head_pages_;  ///< pages of all sequences, by head as in Sequence
+  std::vector<KvHead> heads_;
+  std::vector<std::int64_t> head_pages_;   ///< pages in use, by head
+  std::vector<std::int64_t> added_pages_;  ///< of the change under way, by arena
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
 };
@@ -100,8 +180,8 @@ struct SequenceCache {
   SequenceId sequence;
 };
 
-/// A cache with room for one sequence of params.max_tokens, and that sequence; capacity_bytes of
-/// `params` is ignored.
-Result<SequenceCache> CreateSequenceCache(KvCacheParams params);
+/// A cache with room for one sequence of params.max_tokens in steps of up to `step`, and that
+/// sequence. capacity_bytes of `params` is a lower cap, unless it is 0.
+Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step);
 
 }  // namespace manyhead

@@ -1,6 +1,8 @@
 #include "runtime/cache/page_layout.h"
 
+#include <algorithm>
 #include <sstream>
+#include <string>
 
 namespace manyhead {
 namespace {
@@ -10,7 +12,9 @@ namespace {
 constexpr std::int64_t kDefaultPageSize = 64;
 constexpr std::int64_t kMaxPageSize = 65536;
 constexpr std::int64_t kMaxKvHeads = 65536;
+constexpr std::int64_t kMaxKvHeadsInAll = 1 << 20;
 constexpr std::int64_t kMaxHeadDim = 1024;
+constexpr std::int64_t kMaxPolicyTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kAlignBytes = 64;
 constexpr std::int64_t kLanePad = 16;  // V rows end on whole vectors of every instruction set
 
@@ -64,6 +68,65 @@ Status CheckType(const char* function, const char* name, KvType type) {
                  "; expected 0..4 (f32, f16, bf16, int8, int4)");
 }
 
+/// `what` names the head.
+Status CheckPolicy(const KvPolicy& policy, const std::string& what) {
+  const auto check = [&](const char* name, std::int64_t value, std::int64_t least) {
+    if (value >= least && value <= kMaxPolicyTokens) return Status();
+    return Invalid(what, ".policy.", name, " = ", value, "; expected ", least, "..",
+                   kMaxPolicyTokens);
+  };
+  switch (policy.kind) {
+    case KvPolicyKind::kFull:
+    case KvPolicyKind::kOff:
+      return Status();
+    case KvPolicyKind::kWindow:
+      return check("recent", policy.recent, 1);
+    case KvPolicyKind::kSinkRecent: {
+      Status status = check("sink", policy.sink, 0);
+      return status.ok() ? check("recent", policy.recent, 1) : status;
+    }
+    case KvPolicyKind::kBudget: {
+      Status status = check("sink", policy.sink, 0);
+      if (status.ok()) status = check("recent", policy.recent, 0);
+      // The pages that hold them may hold up to 15 tokens more each.
+      constexpr std::int64_t kPages = 2 * kernels::kKvTile;
+      return status.ok() ? check("budget", policy.budget, policy.sink + policy.recent + kPages)
+                         : status;
+    }
+  }
+  return Invalid(what, ".policy.kind = ", static_cast<int>(policy.kind), "; expected 0..4");
+}
+
+/// Fills in `heads`, or checks them.
+Status ResolveHeads(KvCacheParams& params, const char* function) {
+  if (params.heads.empty()) {
+    for (const KvLayerShape& shape : params.layers)
+      params.heads.emplace_back(static_cast<std::size_t>(shape.num_kv_heads),
+                                KvHeadParams{params.k_type, params.v_type, {}});
+    return Status();
+  }
+  if (params.heads.size() != params.layers.size())
+    return Invalid(function, ": heads has ", params.heads.size(), " layers; layers has ",
+                   params.layers.size());
+  for (std::size_t l = 0; l < params.layers.size(); ++l) {
+    const std::vector<KvHeadParams>& heads = params.heads[l];
+    if (static_cast<std::int64_t>(heads.size()) != params.layers[l].num_kv_heads)
+      return Invalid(function, ": heads[", l, "] has ", heads.size(),
+                     " entries; num_kv_heads = ", params.layers[l].num_kv_heads);
+    for (std::size_t h = 0; h < heads.size(); ++h) {
+      std::ostringstream name;
+      name << function << ": heads[" << l << "][" << h << "]";
+      const std::string what = name.str();
+      if (heads[h].k_type > KvType::kInt4 || heads[h].v_type > KvType::kInt4)
+        return Invalid(what, " has types ", static_cast<int>(heads[h].k_type), ", ",
+                       static_cast<int>(heads[h].v_type),
+                       "; expected 0..4 (f32, f16, bf16, int8, int4)");
+      if (Status status = CheckPolicy(heads[h].policy, what); !status.ok()) return status;
+    }
+  }
+  return Status();
+}
+
 }  // namespace
 
 kernels::KvPageLayout MakeKvPageLayout(const KvLayerShape& shape, KvType k_type, KvType v_type,
@@ -88,9 +151,104 @@ kernels::KvPageLayout MakeKvPageLayout(const KvLayerShape& shape, KvType k_type,
   return layout;
 }
 
+KvHead MakeKvHead(const KvLayerShape& shape, const KvHeadParams& params,
+                  std::int64_t page_size) noexcept {
+  KvHead head;
+  head.params = params;
+  const KvPolicy& policy = params.policy;
+  // Small groups of tokens compete for a budget; the others' pages are better large.
+  head.layout = MakeKvPageLayout(shape, params.k_type, params.v_type,
+                                 head.scored() ? kernels::kKvTile : page_size);
+  switch (policy.kind) {
+    case KvPolicyKind::kWindow:
+    case KvPolicyKind::kSinkRecent:
+      head.recent = policy.recent;
+      head.sink = policy.kind == KvPolicyKind::kSinkRecent ? policy.sink : 0;
+      break;
+    case KvPolicyKind::kOff:
+      head.recent = 0;
+      break;
+    case KvPolicyKind::kFull:
+    case KvPolicyKind::kBudget:
+      break;
+  }
+  return head;
+}
+
+std::int64_t KvRowBytes(const KvHead& head, std::int64_t page_size) noexcept {
+  return head.off() ? 0 : page_size / head.layout.page_size * head.layout.page_bytes;
+}
+
+namespace {
+
+/// Lanes [first, last) of `rows` rows of a tile of 16 tokens, `size` bytes each.
+void CopyLanes(const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t size,
+               std::int64_t first, std::int64_t last) noexcept {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t row = r * kernels::kKvTile * size;
+    std::copy(from + row + first * size, from + row + last * size, to + row + first * size);
+  }
+}
+
+void CopyKeyLanes(const kernels::KvPageLayout& layout, const std::byte* from, std::byte* to,
+                  std::int64_t first, std::int64_t last) noexcept {
+  const std::int64_t d = layout.head_dim, scales = layout.k_scale_bytes;
+  const std::int64_t groups = (d + kernels::kKvGroup - 1) / kernels::kKvGroup;
+  switch (layout.k_type) {
+    case KvType::kF32:
+      return CopyLanes(from, to, d, 4, first, last);
+    case KvType::kF16:
+    case KvType::kBf16:
+      return CopyLanes(from, to, d, 2, first, last);
+    case KvType::kInt8:
+      CopyLanes(from, to, d, 1, first, last);
+      return CopyLanes(from + scales, to + scales, 1, 4, first, last);
+    case KvType::kInt4:
+      CopyLanes(from, to, (d + 1) / 2, 1, first, last);
+      return CopyLanes(from + scales, to + scales, 2 * groups, 2, first, last);
+  }
+}
+
+void CopyValueRows(const kernels::KvPageLayout& layout, const std::byte* from, std::byte* to,
+                   std::int64_t first, std::int64_t last) noexcept {
+  const auto copy = [&](std::int64_t offset, std::int64_t row) {
+    std::copy(from + offset + first * row, from + offset + last * row, to + offset + first * row);
+  };
+  const std::int64_t groups = (layout.v_row + kernels::kKvGroup - 1) / kernels::kKvGroup;
+  switch (layout.v_type) {
+    case KvType::kF32:
+      return copy(0, layout.v_row * 4);
+    case KvType::kF16:
+    case KvType::kBf16:
+      return copy(0, layout.v_row * 2);
+    case KvType::kInt8:
+      copy(0, layout.v_row);
+      return copy(layout.v_scale_bytes, 4);
+    case KvType::kInt4:
+      copy(0, groups * kernels::kKvGroup / 2);
+      return copy(layout.v_scale_bytes, groups * 4);
+  }
+}
+
+}  // namespace
+
+void CopyKvTokens(const kernels::KvPageLayout& layout, const std::byte* from, std::byte* to,
+                  std::int64_t first, std::int64_t count) noexcept {
+  constexpr std::int64_t kTile = kernels::kKvTile;
+  for (std::int64_t s = first, next; s < first + count; s = next) {
+    next = std::min(first + count, (s / kTile + 1) * kTile);
+    const std::int64_t tile = s / kTile, begin = s % kTile, end = begin + next - s;
+    const std::int64_t k = tile * layout.k_tile_bytes;
+    const std::int64_t v = layout.v_offset_bytes + tile * layout.v_tile_bytes;
+    CopyKeyLanes(layout, from + k, to + k, begin, end);
+    CopyValueRows(layout, from + v, to + v, begin, end);
+  }
+}
+
 Result<KvCacheParams> ResolveKvShapes(const KvCacheParams& params, const char* function) {
   KvCacheParams resolved = params;
   if (params.layers.empty()) return Invalid(function, ": layers has 0 entries; expected 1 or more");
+  std::int64_t num_heads = 0;
   for (std::size_t l = 0; l < params.layers.size(); ++l) {
     KvLayerShape& shape = resolved.layers[l];
     if (shape.head_dim_v == 0) shape.head_dim_v = shape.head_dim;
@@ -98,7 +256,11 @@ Result<KvCacheParams> ResolveKvShapes(const KvCacheParams& params, const char* f
     if (status.ok()) status = CheckRange(function, l, "head_dim", shape.head_dim, kMaxHeadDim);
     if (status.ok()) status = CheckRange(function, l, "head_dim_v", shape.head_dim_v, kMaxHeadDim);
     if (!status.ok()) return status;
+    num_heads += shape.num_kv_heads;
   }
+  if (num_heads > kMaxKvHeadsInAll)
+    return Invalid(function, ": layers has ", num_heads, " KV heads; expected up to ",
+                   kMaxKvHeadsInAll);
   if (resolved.page_size == 0) resolved.page_size = kDefaultPageSize;
   if (resolved.page_size < kernels::kKvTile || resolved.page_size > kMaxPageSize ||
       resolved.page_size % kernels::kKvTile != 0)
@@ -107,20 +269,8 @@ Result<KvCacheParams> ResolveKvShapes(const KvCacheParams& params, const char* f
   Status status = CheckType(function, "k_type", params.k_type);
   if (status.ok()) status = CheckType(function, "v_type", params.v_type);
   if (!status.ok()) return status;
+  if (status = ResolveHeads(resolved, function); !status.ok()) return status;
   return resolved;
-}
-
-Result<std::int64_t> KvPageRowBytes(const KvCacheParams& params, const char* function) {
-  std::int64_t sum = 0;
-  for (const KvLayerShape& shape : params.layers) {
-    const std::int64_t page_bytes =
-        MakeKvPageLayout(shape, params.k_type, params.v_type, params.page_size).page_bytes;
-    // Below 2^46 by the ranges of the shapes: only the sum can overflow.
-    if (__builtin_add_overflow(sum, shape.num_kv_heads * page_bytes, &sum))
-      return Invalid(function, ": one page of each KV head of ", params.layers.size(),
-                     " layers exceeds 2^63 - 1 bytes");
-  }
-  return sum;
 }
 
 }  // namespace manyhead

@@ -10,13 +10,19 @@
 
 namespace manyhead {
 
-void PageArena::Prepare(std::int64_t count) {
-  const std::int64_t needed = (used_ + count + kWordBits - 1) / kWordBits;
-  const std::int64_t words = static_cast<std::int64_t>(free_.size());
-  if (needed <= words) return;
-  const std::size_t grown = static_cast<std::size_t>(std::max(needed, 2 * words));
-  given_.resize(grown, 0);  // longer than free_ is harmless, should the next line throw
-  free_.resize(grown, ~std::uint64_t{0});
+PageArena::Lists PageArena::MakeLists(std::int64_t pages) {
+  const std::int64_t words = WordsFor(pages);
+  return {Table<std::uint64_t>(words), Table<std::uint64_t>(words),
+          Table<std::uint32_t>(words * kWordBits)};
+}
+
+void PageArena::Grow(Lists&& lists) noexcept {
+  free_.MoveInto(std::move(lists.free));
+  given_.MoveInto(std::move(lists.given));
+  holders_.MoveInto(std::move(lists.holders));
+  while (free_.size() < free_.room()) free_.Push(~std::uint64_t{0});
+  while (given_.size() < given_.room()) given_.Push(0);
+  while (holders_.size() < holders_.room()) holders_.Push(0);
 }
 
 std::byte* PageArena::Take() noexcept {
@@ -24,22 +30,25 @@ std::byte* PageArena::Take() noexcept {
   std::uint64_t& word = free_[first_free_word_];
   const std::int64_t page = first_free_word_ * kWordBits + std::countr_zero(word);
   word &= word - 1;
+  holders_[page] = 1;
   ++used_;
   MANYHEAD_DCHECK((page + 1) * page_bytes_ <= memory_.bytes());
   return memory_.data() + page * page_bytes_;
 }
 
-void PageArena::Give(std::byte* page) noexcept {
-  const std::int64_t index = (page - memory_.data()) / page_bytes_;
+bool PageArena::Give(std::byte* page) noexcept {
+  const std::int64_t index = IndexOf(page);
   const std::int64_t word = index / kWordBits;
   const std::uint64_t bit = std::uint64_t{1} << (index % kWordBits);
-  MANYHEAD_DCHECK((free_[word] & bit) == 0);
+  MANYHEAD_DCHECK((free_[word] & bit) == 0 && holders_[index] > 0);
+  if (--holders_[index] > 0) return false;
   free_[word] |= bit;
   given_[word] |= bit;
   --used_;
   first_free_word_ = std::min(first_free_word_, word);
   first_given_word_ = last_given_word_ < 0 ? word : std::min(first_given_word_, word);
   last_given_word_ = std::max(last_given_word_, word);
+  return true;
 }
 
 void PageArena::Trim() noexcept {
@@ -64,7 +73,7 @@ void PageArena::ReleaseRun(std::int64_t begin, std::int64_t end) noexcept {
   if (begin == end) return;
   // Where pages end inside a page of the operating system, free neighbours decide whether it goes.
   const std::int64_t os_page = OsPageBytes();
-  const std::int64_t pages = static_cast<std::int64_t>(free_.size()) * kWordBits;
+  const std::int64_t pages = free_.size() * kWordBits;
   const std::int64_t first = begin * page_bytes_ / os_page * os_page / page_bytes_;
   const std::int64_t last =
       std::min(pages, ((end * page_bytes_ + os_page - 1) / os_page * os_page + page_bytes_ - 1) /
@@ -92,6 +101,26 @@ Result<PagePool> PagePool::Create(std::int64_t capacity_bytes,
   return pool;
 }
 
+std::int64_t PagePool::ListBytesWith(std::span<const std::int64_t> added) const noexcept {
+  std::int64_t bytes = 0;
+  for (std::size_t a = 0; a < arenas_.size(); ++a)
+    bytes +=
+        std::max(arenas_[a].list_bytes(), PageArena::ListBytes(arenas_[a].used_pages() + added[a]));
+  return bytes;
+}
+
+void PagePool::Prepare(std::span<const std::int64_t> added) {
+  const std::int64_t bytes = ListBytesWith(added);
+  if (bytes == list_bytes_) return;
+  std::vector<PageArena::Lists> lists(arenas_.size());
+  for (std::size_t a = 0; a < arenas_.size(); ++a)
+    if (const std::int64_t pages = arenas_[a].used_pages() + added[a]; arenas_[a].Needs(pages))
+      lists[a] = PageArena::MakeLists(pages);
+  for (std::size_t a = 0; a < arenas_.size(); ++a)
+    if (lists[a].free.room() > 0) arenas_[a].Grow(std::move(lists[a]));
+  list_bytes_ = bytes;
+}
+
 std::byte* PagePool::Take(std::size_t arena) noexcept {
   std::byte* page = arenas_[arena].Take();
   used_bytes_ += arenas_[arena].page_bytes();
@@ -103,9 +132,10 @@ std::byte* PagePool::Take(std::size_t arena) noexcept {
   return page;
 }
 
-void PagePool::Give(std::size_t arena, std::byte* page) noexcept {
-  arenas_[arena].Give(page);
-  used_bytes_ -= arenas_[arena].page_bytes();
+bool PagePool::Give(std::size_t arena, std::byte* page) noexcept {
+  const bool freed = arenas_[arena].Give(page);
+  if (freed) used_bytes_ -= arenas_[arena].page_bytes();
+  return freed;
 }
 
 void PagePool::Trim() noexcept {

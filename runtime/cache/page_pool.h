@@ -2,14 +2,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "manyhead/status.h"
+#include "runtime/cache/table.h"
 #include "runtime/platform/memory.h"
 
 namespace manyhead {
 
-/// Pages of one size, packed side by side in an address range that could hold the whole pool.
+/// Pages of one size, packed side by side in an address range that could hold the whole pool, each
+/// with a count of those who hold it.
 ///
 /// Take gives the lowest free page, so pages stay dense and a bulk request is contiguous.
 class PageArena {
@@ -18,28 +21,56 @@ class PageArena {
       : page_bytes_(page_bytes), memory_(std::move(memory)) {}
 
   std::int64_t page_bytes() const noexcept { return page_bytes_; }
-  /// Makes the next `count` calls of Take possible. May throw bad_alloc, without effect.
-  void Prepare(std::int64_t count);
+  std::int64_t used_pages() const noexcept { return used_; }
+  /// Bytes of its lists, now and after Grow(pages).
+  std::int64_t list_bytes() const noexcept { return BytesOf(free_.size()); }
+  static std::int64_t ListBytes(std::int64_t pages) noexcept { return BytesOf(WordsFor(pages)); }
+
+  /// The lists for `pages` pages in use at once; whoever has them can grow without fail.
+  struct Lists {
+    Table<std::uint64_t> free, given;
+    Table<std::uint32_t> holders;
+  };
+  bool Needs(std::int64_t pages) const noexcept { return WordsFor(pages) > free_.size(); }
+  /// Errors   throws bad_alloc.
+  static Lists MakeLists(std::int64_t pages);
+  void Grow(Lists&& lists) noexcept;
+
+  /// A page of one holder. Only while used_pages() is less than what Grow was told.
   std::byte* Take() noexcept;
-  /// The memory goes back to the operating system with the next Trim.
-  void Give(std::byte* page) noexcept;
+  void Share(std::byte* page) noexcept { ++holders_[IndexOf(page)]; }
+  bool IsShared(const std::byte* page) const noexcept { return holders_[IndexOf(page)] > 1; }
+  /// One holder less; true if it was the last. The memory goes back to the operating system with
+  /// the next Trim.
+  bool Give(std::byte* page) noexcept;
   void Trim() noexcept;
 
  private:
+  static constexpr std::int64_t kWordBits = 64;
+
+  static std::int64_t WordsFor(std::int64_t pages) noexcept {
+    return RoomFor((pages + kWordBits - 1) / kWordBits, 1);
+  }
+  static std::int64_t BytesOf(std::int64_t words) noexcept {
+    return words *
+           static_cast<std::int64_t>(2 * sizeof(std::uint64_t) + kWordBits * sizeof(std::uint32_t));
+  }
+  std::int64_t IndexOf(const std::byte* page) const noexcept {
+    return (page - memory_.data()) / page_bytes_;
+  }
   bool IsFree(std::int64_t page) const noexcept {
     return (free_[page / kWordBits] >> (page % kWordBits) & 1) != 0;
   }
   void ReleaseRun(std::int64_t begin, std::int64_t end) noexcept;
-
-  static constexpr std::int64_t kWordBits = 64;
 
   std::int64_t page_bytes_;
   ReservedMemory memory_;
   std::int64_t used_ = 0;
   std::int64_t first_free_word_ = 0;  ///< no word before it has a free page
   std::int64_t first_given_word_ = 0, last_given_word_ = -1;
-  std::vector<std::uint64_t> free_;   ///< bit = page is free; pages beyond its end are free too
-  std::vector<std::uint64_t> given_;  ///< bit = page was given since the last Trim
+  Table<std::uint64_t> free_;     ///< bit = page is free; pages beyond its end are free too
+  Table<std::uint64_t> given_;    ///< bit = page came free since the last Trim
+  Table<std::uint32_t> holders_;  ///< of each page in use
 };
 
 /// Pages of several sizes under one cap in bytes.
@@ -53,16 +84,25 @@ class PagePool {
   static Result<PagePool> Create(std::int64_t capacity_bytes,
                                  const std::vector<std::int64_t>& page_bytes);
 
-  std::int64_t capacity_bytes() const noexcept { return capacity_bytes_; }
   std::int64_t used_bytes() const noexcept { return used_bytes_; }
   std::int64_t free_bytes() const noexcept { return capacity_bytes_ - used_bytes_; }
+  std::int64_t list_bytes() const noexcept { return list_bytes_; }
+  std::size_t num_arenas() const noexcept { return arenas_.size(); }
 
-  /// To be called before Take, for `count` pages of arena `arena`; see PageArena::Prepare.
-  void Prepare(std::size_t arena, std::int64_t count) { arenas_[arena].Prepare(count); }
-  /// A page of any contents. Only within free_bytes() and what Prepare made possible.
+  /// Bytes of the lists once arena a has had `added[a]` pages more than now in use.
+  std::int64_t ListBytesWith(std::span<const std::int64_t> added) const noexcept;
+  /// Makes the next `added[a]` calls of Take possible, beyond the pages in use now. May throw
+  /// bad_alloc, without effect.
+  void Prepare(std::span<const std::int64_t> added);
+  /// A page of any contents. Only within the cap and what Prepare made possible.
   std::byte* Take(std::size_t arena) noexcept;
-  void Give(std::size_t arena, std::byte* page) noexcept;
-  /// Returns the memory of all pages given since the last call to the operating system.
+  void Share(std::size_t arena, std::byte* page) noexcept { arenas_[arena].Share(page); }
+  bool IsShared(std::size_t arena, const std::byte* page) const noexcept {
+    return arenas_[arena].IsShared(page);
+  }
+  /// True if nobody holds the page any more.
+  bool Give(std::size_t arena, std::byte* page) noexcept;
+  /// Returns the memory of all pages that came free since the last call to the operating system.
   void Trim() noexcept;
 
  private:
@@ -70,6 +110,7 @@ class PagePool {
 
   std::int64_t capacity_bytes_;
   std::int64_t used_bytes_ = 0;
+  std::int64_t list_bytes_ = 0;
   std::vector<PageArena> arenas_;
 };
 

@@ -207,7 +207,8 @@ Status MultiHeadAttention::Append(std::int64_t q_len, const float* x, float* out
                                     .cache = &cache,
                                     .sequence = impl_->own_sequence});
   if (!status.ok())
-    if (Status undone = cache.Truncate(impl_->own_sequence, before); !undone.ok()) return undone;
+    if (Status undone = cache.Truncate(impl_->own_sequence, before).status(); !undone.ok())
+      return undone;
   return status;
 }
 
@@ -215,7 +216,7 @@ Status MultiHeadAttention::Truncate(std::int64_t length) noexcept {
   if (!impl_->own_cache)
     return Invalid("MultiHeadAttention::Truncate", "own_cache = false; expected true");
   const std::lock_guard turn(impl_->turn);
-  return impl_->own_cache->Truncate(impl_->own_sequence, length);
+  return impl_->own_cache->Truncate(impl_->own_sequence, length).status();
 }
 
 std::int64_t MultiHeadAttention::length() const noexcept {

@@ -102,14 +102,14 @@ Status MultiHeadAttention::Impl::CreateOwnCache() {
   params.v_type = params_.v_type;
   params.max_tokens = attention.max_kv_len;
   params.isa = attention.isa;
-  Result<SequenceCache> made = CreateSequenceCache(std::move(params));
+  Result<SequenceCache> made = CreateSequenceCache(std::move(params), 0);
   if (!made.ok()) return made.status();
   own_cache.emplace(std::move(made->cache));
   own_sequence = made->sequence;
   // Once at its longest, the table of pages never grows again; untouched pages take no memory.
   if (Status status = own_cache->Reserve(own_sequence, attention.max_kv_len); !status.ok())
     return status;
-  return own_cache->Truncate(own_sequence, 0);
+  return own_cache->Truncate(own_sequence, 0).status();
 }
 
 void MultiHeadAttention::Impl::AllocateBuffers() {

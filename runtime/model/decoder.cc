@@ -282,12 +282,17 @@ void Decoder::RunHead(Worker& worker, std::int64_t begin, std::int64_t count,
   timer_.Mark(worker, StepPhase::kHead);
 }
 
+std::int64_t Decoder::attention_bytes() const noexcept {
+  std::int64_t bytes = 0;
+  for (const AttentionPlan& plan : plans_) bytes += plan.scratch_bytes();
+  return bytes;
+}
+
 std::int64_t Decoder::scratch_bytes() const noexcept {
-  std::int64_t bytes = linear_->size_bytes();
+  std::int64_t bytes = linear_->size_bytes() + attention_bytes();
   for (const AlignedBuffer<float>* buffer :
        {&hidden_, &normed_, &projected_, &query_, &key_, &value_, &attended_, &gate_, &up_})
     bytes += buffer->size_bytes();
-  for (const AttentionPlan& plan : plans_) bytes += plan.scratch_bytes();
   for (std::size_t i = 0; i < ropes_.size(); ++i)
     bytes += cosine_[i].size_bytes() + sine_[i].size_bytes();
   return bytes;

@@ -46,6 +46,8 @@ class Decoder {
   void Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept;
 
   std::int64_t scratch_bytes() const noexcept;
+  /// Of these, attention's.
+  std::int64_t attention_bytes() const noexcept;
 
   /// Times steps into `*profile` from now on; null = off.
   void SetProfile(StepProfile* profile) { timer_.SetProfile(profile, limits_.threads); }

@@ -38,6 +38,8 @@ Status Complete(const ModelConfig& config, SessionOptions& options) {
     return OutOfRange("threads", options.threads, 1, kMaxThreads);
   if (options.chunk < 1 || options.chunk > kMaxContext)
     return OutOfRange("chunk", options.chunk, 1, kMaxContext);
+  if (options.kv_budget_bytes < 0)
+    return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, 0, INT64_MAX);
   options.chunk = std::min(options.chunk, options.context);
   if (!options.isa) {
     Result<Isa> isa = SelectIsa();
@@ -83,8 +85,8 @@ Status Session::Impl::AppendChunk(std::span<const TokenId> ids, float* out) {
   if (Status status = cache.Reserve(sequence, static_cast<std::int64_t>(ids.size())); !status.ok())
     return status;
   if (Status status = decoder.Step(cache, sequence, ids, out); !status.ok()) {
-    const Status undone = cache.Truncate(sequence, length());
-    return undone.ok() ? status : undone;
+    const Result<bool> undone = cache.Truncate(sequence, length());
+    return undone.ok() ? status : undone.status();
   }
   tokens.insert(tokens.end(), ids.begin(), ids.end());
   decoder.AddCosts(cache, static_cast<std::int64_t>(ids.size()), length(), out != nullptr);
@@ -107,9 +109,12 @@ Status Session::Impl::AppendAll(std::span<const TokenId> ids, const ChunkObserve
 Status Session::Impl::Truncate(std::int64_t length_wanted) {
   if (length_wanted < 0 || length_wanted > length())
     return OutOfRange("length", length_wanted, 0, length());
-  if (Status status = cache.Truncate(sequence, length_wanted); !status.ok()) return status;
-  tokens.resize(static_cast<std::size_t>(length_wanted));
-  return {};
+  const Result<std::int64_t> exact = cache.ExactLength(sequence, length_wanted);
+  if (!exact.ok()) return exact.status();
+  if (Status status = cache.Truncate(sequence, *exact).status(); !status.ok()) return status;
+  const std::vector<TokenId> again(tokens.begin() + *exact, tokens.begin() + length_wanted);
+  tokens.resize(static_cast<std::size_t>(*exact));
+  return again.empty() ? Status() : AppendAll(again, nullptr);
 }
 
 /// nll of the `count` tokens after each of the last step's first rows.
@@ -166,14 +171,25 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
   cache_params.v_type = options.v_type;
   cache_params.max_tokens = options.context;
   cache_params.isa = options.isa;
-  Result<SequenceCache> made = CreateSequenceCache(std::move(cache_params));
-  if (!made.ok()) return made.status();
+  if (!options.kv_policy.empty()) {
+    auto heads = ParseKvHeads(options.kv_policy, cache_params);
+    if (!heads.ok()) return heads.status();
+    cache_params.heads = *std::move(heads);
+  }
   Result<Decoder> decoder = Decoder::Create(model.impl(), {.max_rows = options.chunk,
                                                            .max_tokens = options.context,
                                                            .threads = options.threads,
                                                            .isa = *options.isa,
                                                            .math = options.math});
   if (!decoder.ok()) return decoder.status();
+  if (options.kv_budget_bytes > 0) {
+    cache_params.capacity_bytes = options.kv_budget_bytes - decoder->attention_bytes();
+    if (cache_params.capacity_bytes <= 0)
+      return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, decoder->attention_bytes() + 1,
+                        INT64_MAX);
+  }
+  Result<SequenceCache> made = CreateSequenceCache(std::move(cache_params), options.chunk);
+  if (!made.ok()) return made.status();
   auto impl = std::make_unique<Impl>(Impl{model,
                                           options,
                                           std::move(made->cache),

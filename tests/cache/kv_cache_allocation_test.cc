@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <new>
 #include <vector>
 
 #include "manyhead/kv_cache.h"
 #include "tests/cache/cache_testing.h"
+#include "tests/cache/kv_model.h"
 
 /// A program of its own: operator new fails on request, at each allocation in turn.
 
@@ -94,6 +96,26 @@ TEST(KvCacheAllocation, FailedCreateLeavesNothingBehind) {
   const int failures =
       FailEachAllocation([&] { ASSERT_TRUE(KvCache::Create(params).ok()); }, [] {});
   EXPECT_GE(failures, 5);
+}
+
+// Any operation at any moment of a random history: failing at each of its allocations in turn, it
+// leaves the cache as the plain one that knows of no failure.
+TEST(KvCacheAllocation, EveryOperationFailsWithoutATrace) {
+  KvCache cache = *KvCache::Create(testing::ModelParams(16));
+  testing::KvModel* checked = nullptr;
+  int failures = 0;
+  testing::KvModel model(std::move(cache), 99, [&](const std::function<void()>& call) {
+    failures += FailEachAllocation(call, [&] { checked->CheckUsage(); });
+  });
+  checked = &model;
+  for (int step = 0; step < 1500; ++step) {
+    SCOPED_TRACE(step);
+    model.Step();
+    if (step % 300 == 0) model.CheckContents();
+    if (HasFatalFailure()) return;
+  }
+  model.FreeAll();
+  EXPECT_GT(failures, 1000);
 }
 
 // Decode steps inside a page, and freeing, must not need memory.

@@ -23,13 +23,14 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 
-/// One layer of one head, page_size 16: a page is 16 * (16 + 16) * 2 = 1024 bytes.
+/// One layer of one head, page_size 16: a page is 16 * (16 + 16) * 2 = 1024 bytes. One sequence can
+/// fill `pages` of them.
 KvCacheParams OneHead(std::int64_t pages, std::int64_t max_tokens) {
   KvCacheParams params;
   params.layers = {{1, 16, 16}};
   params.page_size = 16;
-  params.capacity_bytes = pages * 1024;
   params.max_tokens = max_tokens;
+  if (pages > 0) params.capacity_bytes = *KvCapacityBytes(params, 1, pages * 16);
   return params;
 }
 
@@ -66,8 +67,9 @@ TEST(KvCache, RefusesWhatIsOutOfRangeNamingBothValues) {
       {[](auto& p) { p.page_size = kMaxInt64 - 15; }, "page_size = 9223372036854775792"},
       {[](auto& p) { p.k_type = static_cast<KvType>(9); }, "k_type = 9; expected 0..4"},
       {[](auto& p) { p.v_type = static_cast<KvType>(5); }, "v_type = 5; expected 0..4"},
-      {[](auto& p) { p.capacity_bytes = 1023; }, "capacity_bytes = 1023 is less than 1024"},
-      {[](auto& p) { p.capacity_bytes = -1; }, "capacity_bytes = -1 is less than 1024"},
+      {[](auto& p) { p.capacity_bytes = *KvCapacityBytes(p, 1, 1) - 1; },
+       "what a sequence of one token takes"},
+      {[](auto& p) { p.capacity_bytes = -1; }, "capacity_bytes = -1 is less than"},
       {[](auto& p) { p.max_tokens = 0; }, "max_tokens = 0; expected 1 or more"},
       {[](auto& p) { p.max_tokens = -5; }, "max_tokens = -5; expected 1 or more"},
   };
@@ -120,9 +122,9 @@ TEST(KvCache, CallsWithWrongArgumentsChangeNothing) {
       {cache.Reserve(static_cast<SequenceId>(-1), 1), "Reserve: sequence = -1"},
       {cache.Reserve(id, -1), "count = -1; expected 0 or more"},
       {cache.FreeSequence(unknown), "FreeSequence: sequence = 1"},
-      {cache.Truncate(unknown, 0), "Truncate: sequence = 1"},
-      {cache.Truncate(id, 21), "length = 21; expected 0..20"},
-      {cache.Truncate(id, -1), "length = -1; expected 0..20"},
+      {cache.Truncate(unknown, 0).status(), "Truncate: sequence = 1"},
+      {cache.Truncate(id, 21).status(), "length = 21; expected 0..20"},
+      {cache.Truncate(id, -1).status(), "length = -1; expected 0..20"},
       {write(unknown, 0, 0, 1), "Write: sequence = 1"},
       {write(id, 1, 0, 1), "layer = 1; expected 0..0"},
       {write(id, -1, 0, 1), "layer = -1; expected 0..0"},
@@ -193,7 +195,8 @@ TEST(KvCache, GrowingChargesTheIncrement) {
   EXPECT_THAT(status.message(), HasSubstr("50 + 31 tokens; max_tokens = 80"));
   EXPECT_EQ(UsedBy(cache, a), 4 * 1024);
   EXPECT_EQ(cache.length(a), 50);
-  EXPECT_EQ(cache.usage().capacity_bytes - cache.usage().used_bytes, 4 * 1024);
+  const KvUsage usage = cache.usage();
+  EXPECT_EQ(usage.capacity_bytes - usage.used_bytes - usage.table_bytes, 4 * 1024);
   EXPECT_EQ(cache.Reserve(a, kMaxInt64).code(), StatusCode::kOutOfPages);
 }
 
@@ -210,7 +213,7 @@ TEST(KvCache, FullCacheKeepsItsRows) {
       const Status status = Append(cache, id, Serials(500, chunk));
       EXPECT_EQ(status.code(), StatusCode::kOutOfPages);
       EXPECT_THAT(status.message(),
-                  HasSubstr(by_pages ? "capacity_bytes = 4096" : "max_tokens = 64"));
+                  HasSubstr(by_pages ? "of capacity_bytes = " : "max_tokens = 64"));
       EXPECT_EQ(cache.length(id), prefill);
       EXPECT_EQ(cache.usage().used_bytes, before);
       for (std::int64_t s = 0; s < prefill; ++s) EXPECT_TRUE(HoldsToken(cache, id, s, s));
@@ -227,7 +230,8 @@ TEST(KvCache, ReserveOverAllHeadsIsAllOrNothing) {
   params.layers = {{3, 16, 16}, {1, 128, 64}, {2, 8, 300}, {1, 16, 16}};
   params.page_size = 16;
   params.max_tokens = 1000;
-  params.capacity_bytes = *KvCapacityBytes(params, 1, 48) - 64;
+  params.capacity_bytes = *KvCapacityBytes(params, 2, 16);
+  params.capacity_bytes += 16 * KvCache::Create(params)->bytes_per_token() - 64;
   KvCache cache = *KvCache::Create(params);
   const SequenceId a = *cache.CreateSequence(), b = *cache.CreateSequence();
   ASSERT_TRUE(Append(cache, a, Serials(0, 16)).ok());
@@ -425,9 +429,10 @@ TEST(KvCapacityBytes, IsExactlyWhatTheRequestTakes) {
             KvCache cache = *KvCache::Create(params);
             for (int i = 0; i < 3; ++i)
               ASSERT_TRUE(cache.Reserve(*cache.CreateSequence(), tokens).ok());
-            ASSERT_EQ(cache.usage().used_bytes, params.capacity_bytes);
-            ASSERT_EQ(SumOf(cache.usage()), params.capacity_bytes);
-            ASSERT_EQ(cache.Reserve(*cache.CreateSequence(), 1).code(), StatusCode::kOutOfPages);
+            const KvUsage usage = cache.usage();
+            ASSERT_EQ(usage.used_bytes + usage.table_bytes, params.capacity_bytes);
+            ASSERT_EQ(SumOf(usage), usage.used_bytes);
+            ASSERT_EQ(cache.CreateSequence().status().code(), StatusCode::kOutOfPages);
             params.capacity_bytes -= 1;
             Result<KvCache> smaller = KvCache::Create(params);
             ASSERT_TRUE(smaller.ok());
@@ -439,7 +444,6 @@ TEST(KvCapacityBytes, IsExactlyWhatTheRequestTakes) {
 
 TEST(KvCapacityBytes, RefusesWhatHasNoAnswer) {
   const KvCacheParams params = OneHead(0, 0);
-  EXPECT_EQ(*KvCapacityBytes(params, 2, 17), 4 * 1024);
   const struct {
     std::int64_t sequences, tokens;
     const char* message;
@@ -458,7 +462,12 @@ TEST(KvCapacityBytes, RefusesWhatHasNoAnswer) {
   endless.page_size = 65536;
   endless.k_type = endless.v_type = KvType::kF32;
   EXPECT_THAT(KvCapacityBytes(endless, 1, 1).status().message(),
-              HasSubstr("one page of each KV head of 262144 layers exceeds 2^63 - 1 bytes"));
+              HasSubstr("layers has 17179869184 KV heads; expected up to 1048576"));
+  endless.layers.assign(16, {65536, 1024, 1024});
+  EXPECT_THAT(KvCapacityBytes(endless, 1 << 20, 1).status().message(),
+              HasSubstr("sequences = 1048576, tokens = 1 need more than 2^63 - 1 bytes"));
+  EXPECT_THAT(KvCapacityBytes(params, 1, 1, -2).status().message(),
+              HasSubstr("step = -2; expected 0 or more"));
   KvCacheParams wrong = params;
   wrong.layers[0].head_dim = 1025;
   EXPECT_THAT(KvCapacityBytes(wrong, 1, 1).status().message(),

@@ -27,8 +27,14 @@ void Fill(std::byte* page, std::int64_t bytes) {
   std::memset(page, 1, static_cast<std::size_t>(bytes));
 }
 
+void Prepare(PagePool& pool, std::size_t arena, std::int64_t count) {
+  std::vector<std::int64_t> added(pool.num_arenas(), 0);
+  added[arena] = count;
+  pool.Prepare(added);
+}
+
 std::byte* TakeFilled(PagePool& pool, std::size_t arena, std::int64_t bytes) {
-  pool.Prepare(arena, 1);
+  Prepare(pool, arena, 1);
   std::byte* page = pool.Take(arena);
   Fill(page, bytes);
   return page;
@@ -36,14 +42,14 @@ std::byte* TakeFilled(PagePool& pool, std::size_t arena, std::int64_t bytes) {
 
 TEST(PagePool, BulkRequestIsContiguousAndHolesAreFilledFirst) {
   PagePool pool = *PagePool::Create(1 << 20, {64});
-  pool.Prepare(0, 200);
+  Prepare(pool, 0, 200);
   std::vector<std::byte*> pages;
   for (int i = 0; i < 200; ++i) pages.push_back(pool.Take(0));
   for (int i = 0; i < 200; ++i) EXPECT_EQ(pages[i], pages[0] + 64 * i);
   EXPECT_EQ(pool.used_bytes(), 200 * 64);
   for (int i : {70, 3, 150}) pool.Give(0, pages[i]);
   pool.Trim();
-  pool.Prepare(0, 4);
+  Prepare(pool, 0, 4);
   for (int i : {3, 70, 150}) EXPECT_EQ(pool.Take(0), pages[i]);
   EXPECT_EQ(pool.Take(0), pages[0] + 64 * 200);
 }

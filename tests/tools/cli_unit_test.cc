@@ -154,8 +154,12 @@ TEST(Bench, CacheBytesReadStopAtTheWindow) {
   config.layers[1].num_kv_heads = 1;
   config.layers[1].window = 3;
   // Lengths 3, 4, 5, 6: 18 tokens x 2 heads x 10 bytes and 12 tokens x 1 head x 100 bytes.
-  EXPECT_EQ(KvReadBytesPerToken(config, {10, 100}, {0, 4, 2}), (18 * 20 + 12 * 100) / 4);
-  EXPECT_EQ(KvReadBytesPerToken(config, {10, 100}, {512, 0, 2}), 0);
+  EXPECT_EQ(KvReadBytesPerToken(config, {{{10}, {10}}, {{100}}}, {0, 4, 2}),
+            (18 * 20 + 12 * 100) / 4);
+  EXPECT_EQ(KvReadBytesPerToken(config, {{{10}, {10}}, {{100}}}, {512, 0, 2}), 0);
+  // Of the first layer's heads one keeps 4 tokens, the other none.
+  EXPECT_EQ(KvReadBytesPerToken(config, {{{10, 4}, {10, 0}}, {{100}}}, {0, 4, 2}),
+            (15 * 10 + 12 * 100) / 4);
 }
 
 TEST(Bench, ProfileRowsArePerStepAndAddUpToItsTime) {

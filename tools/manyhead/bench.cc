@@ -207,6 +207,7 @@ Command AddBench(CLI::App& parent) {
              "Thread counts; 0 = the CPUs this process may use");
   AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each test");
   AddKvTypeAndMath(*app, &flags->session);
+  AddKvPolicy(*app, &flags->session);
   AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
   app->add_flag("--profile", flags->profile, "Where the time of a step goes; no prompt unless -p");
   app->require_subcommand(0, 1);

@@ -25,16 +25,15 @@ std::string TestName(const BenchTest& test) {
 }
 
 std::int64_t KvReadBytesPerToken(const ModelConfig& config,
-                                 const std::vector<std::int64_t>& head_bytes_per_token,
+                                 const std::vector<std::vector<KvHeadCost>>& heads,
                                  const BenchTest& test) {
   if (test.n_gen == 0) return 0;
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
-    const LayerConfig& layer = config.layers[i];
-    std::int64_t tokens = 0;
-    for (std::int64_t length = test.n_depth + 1; length <= test.n_depth + test.n_gen; ++length)
-      tokens += layer.window > 0 ? std::min(length, layer.window) : length;
-    bytes += tokens * layer.num_kv_heads * head_bytes_per_token[i];
+    const std::int64_t window = config.layers[i].window > 0 ? config.layers[i].window : INT64_MAX;
+    for (const KvHeadCost& head : heads[i])
+      for (std::int64_t length = test.n_depth + 1; length <= test.n_depth + test.n_gen; ++length)
+        bytes += std::min({length, window, head.most_tokens}) * head.bytes_per_token;
   }
   return bytes / test.n_gen;
 }

@@ -24,10 +24,16 @@ std::vector<BenchTest> PlanTests(const std::vector<std::int64_t>& prompts,
 /// "pp512", "tg64 @ d4096".
 std::string TestName(const BenchTest& test);
 
+/// What one KV head costs.
+struct KvHeadCost {
+  std::int64_t bytes_per_token = 0;
+  std::int64_t most_tokens = INT64_MAX;  ///< that a decode step reads, by its policy
+};
+
 /// Cache bytes that decoding reads per token, the mean over `n_gen` tokens after `n_depth`: a layer
-/// with a window reads no more than that.
+/// with a window reads no more than that, a head no more than its policy keeps.
 std::int64_t KvReadBytesPerToken(const ModelConfig& config,
-                                 const std::vector<std::int64_t>& head_bytes_per_token,
+                                 const std::vector<std::vector<KvHeadCost>>& heads,
                                  const BenchTest& test);
 
 }  // namespace manyhead::cli

@@ -166,7 +166,7 @@ Result<std::optional<BenchResult>> BenchRunner::Run(const BenchTest& test,
   result.ns = ComputeMeanAndDeviation(ns);
   result.ts = ComputeMeanAndDeviation(result.samples_ts);
   result.kv_read_bytes_per_token =
-      KvReadBytesPerToken(model_->config(), MeasureKvTokenBytes(session_->cache()).per_head, test);
+      KvReadBytesPerToken(model_->config(), MeasureKvHeads(session_->cache()), test);
   result.peak_resident_bytes = PeakResidentBytes();
   return std::optional<BenchResult>(std::move(result));
 }

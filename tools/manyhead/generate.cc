@@ -205,6 +205,7 @@ Command AddGenerate(CLI::App& parent) {
   AddThreads(*app, &flags->session.threads);
   AddContext(*app, &flags->session);
   AddKvTypeAndMath(*app, &flags->session);
+  AddKvPolicy(*app, &flags->session);
   app->add_option("--stop", flags->generate.stop, "End before this text; may be repeated")
       ->type_name("TEXT")
       ->allow_extra_args(false);

@@ -170,12 +170,36 @@ void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags) {
             "fast: int8 activations times low-bit weights; exact: f32 activations");
 }
 
+void AddKvPolicy(CLI::App& app, SessionFlags* flags) {
+  app.add_option_function<std::string>(
+         "--kv-policy",
+         [=](const std::string& text) {
+           if (text.starts_with('{') || ParseKvPolicy(text).ok()) {
+             flags->kv_policy = text;
+             return;
+           }
+           const Result<std::string> file = ReadFile(text);
+           if (!file.ok())
+             Reject("--kv-policy", text,
+                    "a policy, nor a file of them (" + file.status().message() + ")");
+           flags->kv_policy = *file;
+         },
+         "What each KV head keeps, and how: full, window(N), sink(N)+recent(N), "
+         "budget(N)[+sink(N)][+recent(N)] or off for all heads, or JSON, or a file of either")
+      ->type_name("POLICY|JSON|FILE");
+  AddInt(app, "--kv-budget", &flags->kv_budget_bytes, {0},
+         "Most bytes of the KV cache with its tables and attention's scratch; 0 = what the context "
+         "takes");
+}
+
 SessionOptions ToSessionOptions(const SessionFlags& flags) {
   SessionOptions options;
   options.context = flags.context;
   options.threads = static_cast<int>(flags.threads);
   options.k_type = flags.kv_types.k;
   options.v_type = flags.kv_types.v;
+  options.kv_policy = flags.kv_policy;
+  options.kv_budget_bytes = flags.kv_budget_bytes;
   options.math = flags.math == "exact" ? MathMode::kExact : MathMode::kFast;
   return options;
 }

@@ -51,12 +51,16 @@ struct SessionFlags {
   std::int64_t threads = 0;
   std::int64_t context = 0;
   KvTypes kv_types;
+  std::string kv_policy;
+  std::int64_t kv_budget_bytes = 0;
   std::string math;
 };
 
 void AddThreads(CLI::App& app, std::int64_t* threads);
 void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags);
 void AddContext(CLI::App& app, SessionFlags* flags);
+/// --kv-policy and --kv-budget.
+void AddKvPolicy(CLI::App& app, SessionFlags* flags);
 SessionOptions ToSessionOptions(const SessionFlags& flags);
 
 /// Where a text comes from, and how it is read.

@@ -151,6 +151,7 @@ Command AddPerplexity(CLI::App& parent) {
   AddThreads(*app, &flags->session.threads);
   AddContext(*app, &flags->session);
   AddKvTypeAndMath(*app, &flags->session);
+  AddKvPolicy(*app, &flags->session);
   AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
   app->footer(
       "mean_nll is the mean of -ln p(token | all before it) over every token but the first, in "

@@ -21,17 +21,48 @@ std::string CsvField(const Json& value) {
 KvTokenBytes MeasureKvTokenBytes(const KvCache& cache) {
   KvTokenBytes bytes;
   bytes.total = cache.bytes_per_token();
-  for (const KvLayerShape& layer : cache.params().layers) {
-    // A cache of that one head and one page says what its pages take, padding included.
-    KvCacheParams one = cache.params();
-    one.layers = {layer};
-    one.layers.front().num_kv_heads = 1;
-    one.max_tokens = one.page_size;
-    const Result<std::int64_t> page = KvCapacityBytes(one, 1, one.page_size);
-    bytes.per_head.push_back(page.ok() ? *page / one.page_size : 0);
-  }
+  for (const std::vector<KvHeadCost>& layer : MeasureKvHeads(cache))
+    for (const KvHeadCost& head : layer) bytes.per_head.push_back(head.bytes_per_token);
   return bytes;
 }
+
+std::vector<std::vector<KvHeadCost>> MeasureKvHeads(const KvCache& cache) {
+  std::vector<std::vector<KvHeadCost>> costs;
+  const auto& heads = cache.params().heads;
+  for (std::size_t layer = 0; layer < heads.size(); ++layer) {
+    costs.emplace_back();
+    for (std::size_t head = 0; head < heads[layer].size(); ++head) {
+      const KvPolicy& policy = heads[layer][head].policy;
+      KvHeadCost cost;
+      cost.bytes_per_token =
+          cache.bytes_per_token(static_cast<std::int64_t>(layer), static_cast<std::int64_t>(head));
+      if (policy.kind == KvPolicyKind::kBudget) {
+        cost.most_tokens = policy.budget + 1;
+      } else if (policy.kind != KvPolicyKind::kFull) {
+        cost.most_tokens = policy.sink + policy.recent;
+      }
+      costs.back().push_back(cost);
+    }
+  }
+  return costs;
+}
+
+namespace {
+
+/// A number for each layer, or a list of them where its heads differ.
+Json HeadBytesJson(const KvCache& cache) {
+  Json json = Json::array();
+  for (const std::vector<KvHeadCost>& layer : MeasureKvHeads(cache)) {
+    std::vector<std::int64_t> bytes;
+    for (const KvHeadCost& head : layer) bytes.push_back(head.bytes_per_token);
+    const bool alike = std::count(bytes.begin(), bytes.end(), bytes.front()) ==
+                       static_cast<std::int64_t>(bytes.size());
+    json.push_back(alike ? Json(bytes.front()) : Json(bytes));
+  }
+  return json;
+}
+
+}  // namespace
 
 std::string FormatRange(const std::vector<std::int64_t>& bytes) {
   if (bytes.empty()) return "0 B";
@@ -47,8 +78,9 @@ Json KvJson(const KvCache& cache) {
   json["type_k"] = KvTypeName(cache.params().k_type);
   json["type_v"] = KvTypeName(cache.params().v_type);
   json["bytes_per_token"] = bytes.total;
-  json["head_bytes_per_token"] = bytes.per_head;
+  json["head_bytes_per_token"] = HeadBytesJson(cache);
   json["used_bytes"] = usage.used_bytes;
+  json["table_bytes"] = usage.table_bytes;
   json["head_bytes"] = usage.head_bytes;
   return json;
 }

@@ -7,6 +7,7 @@
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
 #include "manyhead/session.h"
+#include "tools/manyhead/bench_plan.h"
 #include "tools/manyhead/output.h"
 
 namespace manyhead::cli {
@@ -14,10 +15,13 @@ namespace manyhead::cli {
 /// Bytes one token takes in the cache on each KV head of each layer.
 struct KvTokenBytes {
   std::int64_t total = 0;
-  std::vector<std::int64_t> per_head;  ///< of one head, by layer
+  std::vector<std::int64_t> per_head;  ///< of every head of every layer
 };
 
 KvTokenBytes MeasureKvTokenBytes(const KvCache& cache);
+
+/// [layer][KV head]
+std::vector<std::vector<KvHeadCost>> MeasureKvHeads(const KvCache& cache);
 
 /// "1.0 KiB", or "512 B to 1.0 KiB" when layers differ.
 std::string FormatRange(const std::vector<std::int64_t>& bytes);

@@ -157,7 +157,7 @@ void BindCache(nb::module_& module) {
           "truncate",
           [](Cache& self, std::int32_t sequence, std::int64_t length) {
             Check(Change(self, [&](KvCache& cache) {
-              return cache.Truncate(SequenceId{sequence}, length);
+              return cache.Truncate(SequenceId{sequence}, length).status();
             }));
           },
           arg("sequence"), arg("length"))

@@ -1,0 +1,102 @@
+#include "runtime/cache/head_table.h"
+
+#include <algorithm>
+
+namespace manyhead {
+namespace {
+
+using kernels::KvSpan;
+
+std::int64_t CeilDiv(std::int64_t n, std::int64_t by) noexcept { return (n + by - 1) / by; }
+
+/// The first hole that ends after `position`.
+std::int64_t FirstHoleAfter(const Table<KvSpan>& holes, std::int64_t position) noexcept {
+  return std::upper_bound(holes.begin(), holes.end(), position,
+                          [](std::int64_t s, const KvSpan& hole) { return s < hole.end; }) -
+         holes.begin();
+}
+
+}  // namespace
+
+std::int64_t HeadTable::HeldIn(std::int64_t begin, std::int64_t end) const noexcept {
+  std::int64_t held = end - begin;
+  for (std::int64_t i = FirstHoleAfter(holes, begin); i < holes.size() && holes[i].begin < end; ++i)
+    held -= std::min(end, holes[i].end) - std::max(begin, holes[i].begin);
+  return held;
+}
+
+const KvSpan* HeadTable::HoleAt(std::int64_t position) const noexcept {
+  const std::int64_t i = FirstHoleAfter(holes, position);
+  return i < holes.size() && holes[i].begin <= position ? holes.data() + i : nullptr;
+}
+
+void HeadTable::AddHole(std::int64_t begin, std::int64_t end) noexcept {
+  if (begin >= end) return;
+  const std::int64_t first = FirstHoleAfter(holes, begin - 1);  // a hole that ends at begin joins
+  std::int64_t last = first;
+  KvSpan joined{begin, end};
+  for (; last < holes.size() && holes[last].begin <= end; ++last) {
+    joined.begin = std::min(joined.begin, holes[last].begin);
+    joined.end = std::max(joined.end, holes[last].end);
+  }
+  holes.Replace(first, last, &joined);
+}
+
+void HeadTable::CutHoles(std::int64_t length) noexcept {
+  while (holes.size() > 0 && holes.back().begin >= length) holes.Pop();
+  if (holes.size() > 0) holes.back().end = std::min(holes.back().end, length);
+}
+
+PageRange OutOfWindow(const KvHead& head, const HeadTable& table, std::int64_t length) noexcept {
+  if (head.off() || head.recent == kernels::kSeesAll) return {};
+  const std::int64_t page = head.layout.page_size;
+  const std::int64_t seen = length - head.recent + 1;  // the first token a query at `length` sees
+  std::int64_t first = CeilDiv(head.sink, page);
+  if (const KvSpan* hole = table.HoleAt(first * page)) first = std::max(first, hole->end / page);
+  return {first, std::max(first, seen / page)};
+}
+
+std::int64_t MarkOverBudget(const KvHead& head, HeadTable& table, std::int64_t length) noexcept {
+  if (!head.scored()) return 0;
+  const std::int64_t page = head.layout.page_size;
+  const KvPolicy& policy = head.params.policy;
+  std::int64_t over = table.HeldIn(0, length) - policy.budget, marked = 0;
+  const std::int64_t first = CeilDiv(policy.sink, page);
+  // The page that the next token goes to stays as well.
+  const std::int64_t last = std::max<std::int64_t>(0, length - policy.recent) / page;
+  for (; over > 0; ++marked) {
+    std::int64_t least = -1;
+    for (std::int64_t p = first; p < last; ++p)
+      if (table.pages[p] != nullptr && table.scores[p] >= 0 &&
+          (least < 0 || table.scores[p] < table.scores[least]))
+        least = p;
+    if (least < 0) break;  // all else is protected
+    table.scores[least] = ~table.scores[least];
+    table.marked = true;
+    over -= table.HeldIn(least * page, (least + 1) * page);
+  }
+  return marked;
+}
+
+void Unmark(HeadTable& table) noexcept {
+  if (!table.marked) return;
+  for (std::int64_t& score : table.scores)
+    if (score < 0) score = ~score;
+  table.marked = false;
+}
+
+std::int64_t ExactLengthOf(const KvHead& head, const HeadTable& table, std::int64_t length,
+                           std::int64_t wanted) noexcept {
+  if (wanted == length || head.off()) return wanted;
+  if (head.scored()) return 0;  // the dropped tokens' queries are in the scores
+  if (head.recent == kernels::kSeesAll) return wanted;
+  for (std::int64_t i = table.holes.size() - 1; i >= 0; --i) {
+    const KvSpan& hole = table.holes[i];
+    if (hole.begin >= wanted) continue;
+    const std::int64_t seen = wanted - head.recent + 1;
+    if (hole.begin < head.sink || std::min(hole.end, wanted) > seen) wanted = hole.begin;
+  }
+  return wanted;
+}
+
+}  // namespace manyhead

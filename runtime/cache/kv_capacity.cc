@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/page_layout.h"
+
+/// What a cache takes, before there is one.
+
+namespace manyhead {
+namespace {
+
+std::int64_t CeilDiv(std::int64_t n, std::int64_t by) noexcept { return (n + by - 1) / by; }
+
+/// Most pages that a head holds of a sequence which grows to `tokens` tokens in steps of up to
+/// `step`: a step's tokens, and what was kept before it.
+std::int64_t MostPages(const KvHead& head, std::int64_t tokens, std::int64_t step) noexcept {
+  const std::int64_t all = head.PagesFor(tokens), page = head.layout.page_size;
+  if (head.off()) return 0;
+  if (head.scored()) return std::min(all, CeilDiv(head.params.policy.budget + step, page));
+  if (head.recent == kernels::kSeesAll) return all;
+  // The pages kept at length L repeat with L once the window has left the sinks; before that they
+  // grow with L. So the greatest is among the last page's lengths.
+  const std::int64_t last = tokens - step;
+  std::int64_t most = 0;
+  for (std::int64_t length = std::max<std::int64_t>(0, last - page); length <= last; ++length) {
+    const std::int64_t first = CeilDiv(head.sink, page);
+    const std::int64_t evicted =
+        std::max<std::int64_t>(0, (length - head.recent + 1) / page - first);
+    most = std::max(most, head.PagesFor(length + step) - evicted);
+  }
+  return most;
+}
+
+/// Most holes the head's table is given room for on the way.
+std::int64_t MostHoles(const KvHead& head, std::int64_t tokens, std::int64_t pages) noexcept {
+  if (head.off()) return 0;
+  // A budget may keep every other page, and evict as many at once.
+  if (head.scored()) return 2 * std::min(pages, head.PagesFor(tokens));
+  // A window's hole grows by one that joins it.
+  const std::int64_t sinks = CeilDiv(head.sink, head.layout.page_size);
+  return (tokens - head.recent) / head.layout.page_size > sinks ? 2 : 0;
+}
+
+/// Adds to a sum of bytes; false once it would exceed 2^63 - 1.
+class ByteSum {
+ public:
+  void Add(std::int64_t count, std::int64_t bytes) noexcept {
+    std::int64_t product = 0;
+    overflow_ |= __builtin_mul_overflow(count, bytes, &product) ||
+                 __builtin_add_overflow(sum_, product, &sum_);
+  }
+  bool overflow() const noexcept { return overflow_; }
+  std::int64_t sum() const noexcept { return sum_; }
+
+ private:
+  std::int64_t sum_ = 0;
+  bool overflow_ = false;
+};
+
+}  // namespace
+
+Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t sequences,
+                                     std::int64_t tokens, std::int64_t step) {
+  constexpr const char* kName = "KvCapacityBytes";
+  const Result<KvCacheParams> resolved = ResolveKvShapes(params, kName);
+  if (!resolved.ok()) return resolved.status();
+  std::ostringstream message;
+  message << kName << ": sequences = " << sequences << ", tokens = " << tokens;
+  if (sequences < 1 || tokens < 1) message << "; expected 1 or more of each";
+  if (step < 0) message << ", step = " << step << "; expected 0 or more";
+  if (sequences < 1 || tokens < 1 || step < 0)
+    return Status(StatusCode::kInvalidArgument, message.str());
+  step = step == 0 ? tokens : std::min(step, tokens);
+  ByteSum bytes;
+  std::map<std::int64_t, ByteSum> arena_pages;  // by bytes of a page
+  std::int64_t num_heads = 0;
+  for (std::size_t l = 0; l < resolved->layers.size(); ++l)
+    for (const KvHeadParams& head_params : resolved->heads[l]) {
+      const KvHead head = MakeKvHead(resolved->layers[l], head_params, resolved->page_size);
+      const std::int64_t pages = MostPages(head, tokens, step);
+      const std::int64_t holes = MostHoles(head, tokens, pages);
+      bytes.Add(sequences, head.TableBytes(head.RoomForPages(head.PagesFor(tokens)),
+                                           KvHead::RoomForHoles(holes)));
+      arena_pages[head.layout.page_bytes].Add(sequences, pages);
+      ++num_heads;
+    }
+  bytes.Add(sequences, KvCache::Impl::SequenceBytes(num_heads));
+  bytes.Add(1, KvCache::Impl::SlotBytes(sequences));
+  bytes.Add(1, KvCache::Impl::FixedBytes(*resolved));
+  bool overflow = bytes.overflow();
+  for (const auto& [page_bytes, pages] : arena_pages) {
+    bytes.Add(pages.sum(), page_bytes);
+    overflow |= pages.overflow() || bytes.overflow();
+    if (!overflow) bytes.Add(1, PageArena::ListBytes(pages.sum()));
+  }
+  if (overflow || bytes.overflow()) {
+    message << " need more than 2^63 - 1 bytes";
+    return Status(StatusCode::kInvalidArgument, message.str());
+  }
+  return bytes.sum();
+}
+
+Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step) {
+  const Result<std::int64_t> capacity = KvCapacityBytes(params, 1, params.max_tokens, step);
+  if (!capacity.ok()) return capacity.status();
+  params.capacity_bytes =
+      params.capacity_bytes == 0 ? *capacity : std::min(*capacity, params.capacity_bytes);
+  Result<KvCache> cache = KvCache::Create(params);
+  if (!cache.ok()) return cache.status();
+  const Result<SequenceId> sequence = cache->CreateSequence();
+  if (!sequence.ok()) return sequence.status();
+  return SequenceCache{*std::move(cache), *sequence};
+}
+
+}  // namespace manyhead

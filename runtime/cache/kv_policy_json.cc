@@ -1,0 +1,182 @@
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "manyhead/kv_cache.h"
+#include "runtime/cache/page_layout.h"
+
+namespace manyhead {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Heads = std::vector<std::vector<KvHeadParams>>;
+
+constexpr const char* kName = "ParseKvHeads";
+
+template <class... Parts>
+Status Invalid(const Parts&... parts) {
+  std::ostringstream message;
+  message << kName << ": ";
+  (message << ... << parts);
+  return Status(StatusCode::kInvalidArgument, message.str());
+}
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// A number, or "first-last".
+struct Range {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+};
+
+std::optional<Range> ReadRange(const Json& json) {
+  if (json.is_number_integer()) {
+    const auto value = json.get<std::int64_t>();
+    return Range{value, value};
+  }
+  if (!json.is_string()) return std::nullopt;
+  const std::string& text = json.get_ref<const std::string&>();
+  const char* const end = text.data() + text.size();
+  Range range;
+  const auto first = std::from_chars(text.data(), end, range.first);
+  if (first.ec != std::errc() || first.ptr == end || *first.ptr != '-') return std::nullopt;
+  const auto last = std::from_chars(first.ptr + 1, end, range.last);
+  if (last.ec != std::errc() || last.ptr != end) return std::nullopt;
+  return range;
+}
+
+/// Which of `count` things the list `key` of an entry selects; all without such a list.
+Status ReadSelection(const std::string& where, const Json& entry, const char* key,
+                     std::int64_t count, std::vector<bool>* selected) {
+  selected->assign(static_cast<std::size_t>(count), !entry.contains(key));
+  if (!entry.contains(key)) return Status();
+  const Json& list = entry[key];
+  if (!list.is_array())
+    return Invalid(where, ".", key, " = ", Dump(list), "; expected a list of numbers and ranges");
+  for (const Json& item : list) {
+    const std::optional<Range> range = ReadRange(item);
+    if (!range || range->first < 0 || range->last < range->first || range->last >= count)
+      return Invalid(where, ".", key, " has ", Dump(item),
+                     "; expected numbers or \"first-last\" in 0..", count - 1);
+    for (std::int64_t i = range->first; i <= range->last; ++i)
+      (*selected)[static_cast<std::size_t>(i)] = true;
+  }
+  return Status();
+}
+
+/// What an entry changes of a head.
+struct Changes {
+  std::optional<KvType> k_type, v_type;
+  std::optional<KvPolicy> policy;
+};
+
+Status ReadType(const std::string& where, const std::string& key, const Json& value,
+                std::optional<KvType>* type) {
+  if (value.is_string()) *type = ParseKvType(value.get_ref<const std::string&>());
+  if (type->has_value()) return Status();
+  return Invalid(where, ".", key, " = ", Dump(value), "; expected f32, f16, bf16, int8 or int4");
+}
+
+Status ReadChanges(const std::string& where, const Json& entry, Changes* changes) {
+  for (const auto& [key, value] : entry.items()) {
+    if (key == "layers" || key == "kv_heads") continue;
+    if (key == "k_type" || key == "v_type") {
+      Status status =
+          ReadType(where, key, value, key == "k_type" ? &changes->k_type : &changes->v_type);
+      if (!status.ok()) return status;
+    } else if (key == "policy") {
+      if (!value.is_string()) return Invalid(where, ".policy = ", Dump(value), "; expected a text");
+      const Result<KvPolicy> policy = ParseKvPolicy(value.get_ref<const std::string&>());
+      if (!policy.ok()) return Invalid(where, ".policy: ", policy.status().message());
+      changes->policy = *policy;
+    } else {
+      return Invalid(where, " has the key ", Dump(Json(key)),
+                     "; expected layers, kv_heads, k_type, v_type, policy");
+    }
+  }
+  return Status();
+}
+
+Status ApplyEntry(const std::string& where, const Json& entry, Heads* heads) {
+  if (!entry.is_object()) return Invalid(where, " = ", Dump(entry), "; expected an object");
+  Changes changes;
+  if (Status status = ReadChanges(where, entry, &changes); !status.ok()) return status;
+  std::vector<bool> layers, kv_heads;
+  const auto num_layers = static_cast<std::int64_t>(heads->size());
+  Status status = ReadSelection(where, entry, "layers", num_layers, &layers);
+  for (std::size_t l = 0; status.ok() && l < layers.size(); ++l) {
+    if (!layers[l]) continue;
+    std::vector<KvHeadParams>& layer = (*heads)[l];
+    status =
+        ReadSelection(where, entry, "kv_heads", static_cast<std::int64_t>(layer.size()), &kv_heads);
+    for (std::size_t h = 0; status.ok() && h < layer.size(); ++h) {
+      if (!kv_heads[h]) continue;
+      layer[h].k_type = changes.k_type.value_or(layer[h].k_type);
+      layer[h].v_type = changes.v_type.value_or(layer[h].v_type);
+      layer[h].policy = changes.policy.value_or(layer[h].policy);
+    }
+  }
+  return status;
+}
+
+Status ApplyJson(std::string_view text, Heads* heads) {
+  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return Invalid("the text is no valid JSON");
+  if (!json.is_object() || !json.contains("heads") || !json["heads"].is_array())
+    return Invalid("expected an object with a list \"heads\"");
+  for (const auto& [key, value] : json.items())
+    if (key != "heads") return Invalid("has the key ", Dump(Json(key)), "; expected heads");
+  std::size_t index = 0;
+  for (const Json& entry : json["heads"]) {
+    const std::string where = "heads[" + std::to_string(index++) + "]";
+    if (Status status = ApplyEntry(where, entry, heads); !status.ok()) return status;
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<Heads> ParseKvHeads(std::string_view text, const KvCacheParams& params) {
+  KvCacheParams plain = params;
+  plain.heads.clear();
+  Result<KvCacheParams> resolved = ResolveKvShapes(plain, kName);
+  if (!resolved.ok()) return resolved.status();
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first != text.npos && (text[first] == '{' || text[first] == '[')) {
+    if (Status status = ApplyJson(text, &resolved->heads); !status.ok()) return status;
+  } else {
+    const std::size_t end = text.find_last_not_of(" \t\r\n");
+    const Result<KvPolicy> policy =
+        ParseKvPolicy(first == text.npos ? text : text.substr(first, end + 1 - first));
+    if (!policy.ok()) return policy.status();
+    for (std::vector<KvHeadParams>& layer : resolved->heads)
+      for (KvHeadParams& head : layer) head.policy = *policy;
+  }
+  resolved = ResolveKvShapes(*resolved, kName);  // whether every policy is in range
+  if (!resolved.ok()) return resolved.status();
+  return resolved->heads;
+}
+
+std::string FormatKvHeads(const Heads& heads) {
+  Json entries = Json::array();
+  for (std::size_t l = 0; l < heads.size(); ++l)
+    for (std::size_t h = 0; h < heads[l].size(); ++h) {
+      Json entry;
+      entry["layers"] = {l};
+      entry["kv_heads"] = {h};
+      entry["k_type"] = KvTypeName(heads[l][h].k_type);
+      entry["v_type"] = KvTypeName(heads[l][h].v_type);
+      entry["policy"] = FormatKvPolicy(heads[l][h].policy);
+      entries.push_back(std::move(entry));
+    }
+  std::string text = "{\"heads\": [";
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    text += (i == 0 ? "\n  " : ",\n  ") + entries[i].dump();
+  return text + "\n]}\n";
+}
+
+}  // namespace manyhead

@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/platform/dcheck.h"
+
+/// How sequences come, go and share pages.
+
+namespace manyhead {
+namespace {
+
+// An id is a slot and how often the slot was used before, so that a freed id stays invalid. A slot
+// whose generations are used up is not used again.
+constexpr int kSlotBits = 20;
+constexpr std::uint32_t kMaxSlots = 1U << kSlotBits;
+constexpr std::uint32_t kMaxGeneration = (1U << (31 - kSlotBits)) - 1;
+constexpr std::int64_t kFirstSlots = 8;
+
+SequenceId MakeId(std::uint32_t slot, std::uint32_t generation) noexcept {
+  return static_cast<SequenceId>(generation << kSlotBits | slot);
+}
+
+}  // namespace
+
+std::int64_t KvCache::Impl::SlotBytes(std::int64_t sequences) noexcept {
+  // A freed slot's number needs a place too.
+  return RoomFor(sequences, kFirstSlots) *
+         static_cast<std::int64_t>(sizeof(Slot) + sizeof(std::uint32_t));
+}
+
+const KvCache::Impl::Sequence* KvCache::Impl::Find(SequenceId id) const noexcept {
+  if (static_cast<std::int32_t>(id) < 0) return nullptr;
+  const std::uint32_t bits = static_cast<std::uint32_t>(id), slot = bits & (kMaxSlots - 1);
+  if (slot >= slots_.size() || slots_[slot].generation != bits >> kSlotBits) return nullptr;
+  return slots_[slot].sequence.heads == nullptr ? nullptr : &slots_[slot].sequence;
+}
+
+KvCache::Impl::Sequence* KvCache::Impl::Find(SequenceId id) noexcept {
+  return const_cast<Sequence*>(std::as_const(*this).Find(id));
+}
+
+void KvCache::Impl::PlanSlot(Change& change) const noexcept {
+  if (!free_slots_.empty() || slots_.size() < slots_.capacity()) return;
+  change.table_bytes += SlotBytes(static_cast<std::int64_t>(slots_.size()) + 1) - slot_bytes_;
+}
+
+void KvCache::Impl::PrepareSlot() {
+  if (!free_slots_.empty() || slots_.size() < slots_.capacity()) return;
+  const std::size_t grown =
+      static_cast<std::size_t>(RoomFor(static_cast<std::int64_t>(slots_.size()) + 1, kFirstSlots));
+  std::vector<std::uint32_t> free_slots;  // for FreeSequence, which must not fail
+  free_slots.reserve(grown);
+  slots_.reserve(grown);
+  free_slots_ = std::move(free_slots);
+  slot_bytes_ = SlotBytes(static_cast<std::int64_t>(slots_.size()) + 1);
+}
+
+SequenceId KvCache::Impl::PutSequence(Sequence sequence) noexcept {
+  if (free_slots_.empty()) {
+    slots_.push_back({0, std::move(sequence)});
+    return MakeId(static_cast<std::uint32_t>(slots_.size() - 1), 0);
+  }
+  const std::uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[slot].sequence = std::move(sequence);
+  return MakeId(slot, slots_[slot].generation);
+}
+
+void KvCache::Impl::PlanSequence(Change& change, const Sequence* like) const noexcept {
+  change.table_bytes += SequenceBytes(static_cast<std::int64_t>(heads_.size()));
+  for (std::size_t head = 0; head < heads_.size(); ++head) {
+    const std::int64_t pages = like == nullptr ? 0 : like->heads[head].pages.size();
+    const std::int64_t holes = like == nullptr ? 0 : like->heads[head].holes.size();
+    change.table_bytes +=
+        heads_[head].TableBytes(heads_[head].RoomForPages(pages), KvHead::RoomForHoles(holes));
+  }
+}
+
+KvCache::Impl::Sequence KvCache::Impl::MakeSequence(const Sequence* like) const {
+  Sequence sequence;
+  sequence.heads = std::make_unique<HeadTable[]>(heads_.size());
+  for (std::size_t head = 0; head < heads_.size(); ++head) {
+    HeadTable& table = sequence.heads[head];
+    const HeadTable* from = like == nullptr ? nullptr : &like->heads[head];
+    const std::int64_t room = heads_[head].RoomForPages(from == nullptr ? 0 : from->pages.size());
+    table.pages = Table<std::byte*>(room);
+    if (heads_[head].scored()) table.scores = Table<std::int64_t>(room);
+    if (from != nullptr)
+      table.holes = Table<kernels::KvSpan>(KvHead::RoomForHoles(from->holes.size()));
+  }
+  return sequence;
+}
+
+Result<SequenceId> KvCache::Impl::CreateSequence(const char* function, const Sequence* like) {
+  if (free_slots_.empty() && slots_.size() == kMaxSlots) {
+    std::ostringstream message;
+    message << function << ": " << slots_.size() << " sequences; at most " << kMaxSlots;
+    return Status(StatusCode::kUnsupported, message.str());
+  }
+  Change slot = Begin(function);
+  PlanSlot(slot);
+  Change change = Begin(function);
+  PlanSequence(change, like);
+  const std::int64_t sequence_bytes = change.table_bytes;
+  change.table_bytes += slot.table_bytes;
+  if (Status status = Admit(change); !status.ok()) return status;
+  Sequence sequence = MakeSequence(like);
+  PrepareSlot();
+  sequence_bytes_ += sequence_bytes;
+  return PutSequence(std::move(sequence));
+}
+
+Result<SequenceId> KvCache::Impl::CreateSequence() {
+  return CreateSequence("KvCache::CreateSequence", nullptr);
+}
+
+void KvCache::Impl::FreeSequence(SequenceId id) noexcept {
+  Truncate(id, 0);
+  const std::uint32_t slot = static_cast<std::uint32_t>(id) & (kMaxSlots - 1);
+  Sequence& sequence = slots_[slot].sequence;
+  sequence_bytes_ -= SequenceBytes(static_cast<std::int64_t>(heads_.size()));
+  for (std::size_t head = 0; head < heads_.size(); ++head)
+    sequence_bytes_ -= sequence.heads[head].bytes();
+  sequence = Sequence();
+  if (slots_[slot].generation == kMaxGeneration) return;
+  ++slots_[slot].generation;
+  free_slots_.push_back(slot);
+}
+
+Result<SequenceId> KvCache::Impl::Fork(SequenceId id) {
+  const Result<SequenceId> made = CreateSequence("KvCache::Fork", Find(id));
+  if (!made.ok()) return made.status();
+  const Sequence& from = *Find(id);
+  Sequence& fork = *Find(*made);
+  fork.length = from.length;
+  fork.first_query = from.first_query;
+  for (std::size_t head = 0; head < heads_.size(); ++head) {
+    HeadTable& table = fork.heads[head];
+    table.pages.Assign(from.heads[head].pages);
+    table.scores.Assign(from.heads[head].scores);
+    table.holes.Assign(from.heads[head].holes);
+    for (std::byte* page : table.pages)
+      if (page != nullptr) pool_.Share(heads_[head].arena, page);
+  }
+  return *made;
+}
+
+void KvCache::Impl::GiveEmpty(std::size_t head, HeadTable& table, std::int64_t first,
+                              std::int64_t last, std::int64_t length) noexcept {
+  const std::int64_t page_size = heads_[head].layout.page_size;
+  for (std::int64_t p = first; p < last; ++p) {
+    if (table.pages[p] == nullptr ||
+        table.HeldIn(p * page_size, std::min(length, (p + 1) * page_size)) > 0)
+      continue;
+    Give(head, table.pages[p]);
+    table.pages[p] = nullptr;
+  }
+}
+
+std::int64_t KvCache::Impl::ExactLength(SequenceId id, std::int64_t length) const noexcept {
+  const Sequence& sequence = *Find(id);
+  for (std::int64_t before = -1; before != length;) {
+    before = length;
+    for (std::size_t head = 0; head < heads_.size(); ++head)
+      length = ExactLengthOf(heads_[head], sequence.heads[head], sequence.length, length);
+  }
+  return length;
+}
+
+bool KvCache::Impl::Truncate(SequenceId id, std::int64_t length) noexcept {
+  Sequence& sequence = *Find(id);
+  MANYHEAD_DCHECK(length >= 0 && length <= sequence.length);
+  const bool exact = ExactLength(id, length) == length;
+  for (std::size_t head = 0; head < heads_.size(); ++head) {
+    HeadTable& table = sequence.heads[head];
+    const std::int64_t kept = heads_[head].PagesFor(length);
+    for (; table.pages.size() > kept; table.pages.Pop())
+      if (table.pages.back() != nullptr) Give(head, table.pages.back());
+    table.CutHoles(length);
+    if (heads_[head].scored()) table.scores.Shorten(kept);
+    if (kept > 0) GiveEmpty(head, table, kept - 1, kept, length);
+  }
+  pool_.Trim();
+  sequence.length = length;
+  sequence.first_query = std::min(sequence.first_query, length);
+  return exact;
+}
+
+Status KvCache::Impl::Drop(SequenceId id, std::int64_t begin, std::int64_t end) {
+  if (begin == end) return Status();
+  Sequence& sequence = *Find(id);
+  Change change = Begin("KvCache::Drop");
+  for (std::size_t head = 0; head < heads_.size(); ++head)
+    if (!heads_[head].off())
+      PlanRoom(change, head, sequence.heads[head], 0, sequence.heads[head].holes.size() + 1);
+  if (Status status = Admit(change); !status.ok()) return status;
+  PutTables(change, sequence);
+  for (std::size_t head = 0; head < heads_.size(); ++head) {
+    if (heads_[head].off()) continue;
+    HeadTable& table = sequence.heads[head];
+    table.AddHole(begin, end);
+    GiveEmpty(head, table, begin / heads_[head].layout.page_size, heads_[head].PagesFor(end),
+              sequence.length);
+  }
+  pool_.Trim();
+  return Status();
+}
+
+}  // namespace manyhead
