@@ -80,7 +80,7 @@ void BM_Linear(benchmark::State& state, const Shape& shape, MathMode math, int t
   }
   SetCounters(state, start, static_cast<double>(bytes),
               2.0 * static_cast<double>(M * shape.rows * shape.cols), threads);
-  state.SetLabel(LinearPathName(shape.type, isa, math, M));
+  state.SetLabel(LinearPathName({.type = shape.type}, isa, math, M));
 }
 
 void RegisterAll() {

@@ -16,7 +16,8 @@ struct KernelTable {
   const KvKernels* kv;
   const LinearKernels* linear;
   const VectorKernels* vector;
-  const TileKernels* tiles;  ///< null: the CPU has none
+  const PackedKernels* packed;  ///< null: products take weights as files store them
+  const TileKernels* tiles;     ///< null: the CPU has none
 };
 
 #define MANYHEAD_DECLARE_KERNELS(isa)                                                           \
@@ -31,6 +32,15 @@ MANYHEAD_DECLARE_KERNELS(scalar)
 MANYHEAD_DECLARE_KERNELS(avx2)
 MANYHEAD_DECLARE_KERNELS(avx512)
 #undef MANYHEAD_DECLARE_KERNELS
+#define MANYHEAD_DECLARE_PACKED(variant) \
+  namespace variant {                    \
+  extern const PackedKernels kPacked;    \
+  }
+MANYHEAD_DECLARE_PACKED(avx2)
+MANYHEAD_DECLARE_PACKED(avx2_vnni)
+MANYHEAD_DECLARE_PACKED(avx512)
+MANYHEAD_DECLARE_PACKED(avx512_vnni)
+#undef MANYHEAD_DECLARE_PACKED
 namespace amx {
 extern const TileKernels kTiles;
 }

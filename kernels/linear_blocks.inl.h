@@ -73,8 +73,8 @@ struct SubBlockScales {
 struct BlockQ2_K {
   static constexpr int kBytes = 84, kScaleAt = 80, kMinAt = 82, kOffsetLog2 = 0;
   static constexpr bool kHasMin = true;
-  template <class R, int kGroup>
-  static MANYHEAD_INLINE typename R::Int Quants(const std::uint8_t* p, std::int64_t row_bytes) {
+  template <class R, int kGroup, class At>
+  static MANYHEAD_INLINE typename R::Int Quants(At p, std::int64_t row_bytes) {
     const typename R::Int bits = R::Load(p + 16 + 32 * (kGroup / 4), row_bytes);
     return R::And(R::template ShiftRight16<2 * (kGroup % 4)>(bits), R::Set8(3));
   }
@@ -96,8 +96,8 @@ struct BlockQ2_K {
 struct BlockQ3_K {
   static constexpr int kBytes = 110, kScaleAt = 108, kOffsetLog2 = 2;
   static constexpr bool kHasMin = false;
-  template <class R, int kGroup>
-  static MANYHEAD_INLINE typename R::Int Quants(const std::uint8_t* p, std::int64_t row_bytes) {
+  template <class R, int kGroup, class At>
+  static MANYHEAD_INLINE typename R::Int Quants(At p, std::int64_t row_bytes) {
     const typename R::Int low = R::Load(p + 32 + 32 * (kGroup / 4), row_bytes);
     const typename R::Int high = R::Load(p, row_bytes);
     const typename R::Int third = kGroup < 2 ? R::template ShiftLeft16<(2 - kGroup) & 15>(high)
@@ -142,8 +142,8 @@ MANYHEAD_INLINE SubBlockScales<R> ScalesOfEight(const std::uint8_t* p, std::int6
 struct BlockQ4_K {
   static constexpr int kBytes = 144, kScaleAt = 0, kMinAt = 2, kOffsetLog2 = 0;
   static constexpr bool kHasMin = true;
-  template <class R, int kGroup>
-  static MANYHEAD_INLINE typename R::Int Quants(const std::uint8_t* p, std::int64_t row_bytes) {
+  template <class R, int kGroup, class At>
+  static MANYHEAD_INLINE typename R::Int Quants(At p, std::int64_t row_bytes) {
     const typename R::Int bits = R::Load(p + 16 + 32 * (kGroup / 2), row_bytes);
     return R::And(R::template ShiftRight16<4 * (kGroup % 2)>(bits), R::Set8(15));
   }
@@ -156,8 +156,8 @@ struct BlockQ4_K {
 struct BlockQ5_K {
   static constexpr int kBytes = 176, kScaleAt = 0, kMinAt = 2, kOffsetLog2 = 0;
   static constexpr bool kHasMin = true;
-  template <class R, int kGroup>
-  static MANYHEAD_INLINE typename R::Int Quants(const std::uint8_t* p, std::int64_t row_bytes) {
+  template <class R, int kGroup, class At>
+  static MANYHEAD_INLINE typename R::Int Quants(At p, std::int64_t row_bytes) {
     const typename R::Int low = R::Load(p + 48 + 32 * (kGroup / 2), row_bytes);
     const typename R::Int high = R::Load(p + 16, row_bytes);
     const typename R::Int fifth = kGroup < 4 ? R::template ShiftLeft16<(4 - kGroup) & 15>(high)
@@ -174,8 +174,8 @@ struct BlockQ5_K {
 struct BlockQ6_K {
   static constexpr int kBytes = 210, kScaleAt = 208, kOffsetLog2 = 5;
   static constexpr bool kHasMin = false;
-  template <class R, int kGroup>
-  static MANYHEAD_INLINE typename R::Int Quants(const std::uint8_t* p, std::int64_t row_bytes) {
+  template <class R, int kGroup, class At>
+  static MANYHEAD_INLINE typename R::Int Quants(At p, std::int64_t row_bytes) {
     constexpr int kHalf = kGroup / 4, kPart = kGroup % 4;
     const typename R::Int low = R::Load(p + 64 * kHalf + 32 * (kPart % 2), row_bytes);
     const typename R::Int high = R::Load(p + 128 + 32 * kHalf, row_bytes);

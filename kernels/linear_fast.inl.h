@@ -66,6 +66,7 @@ void Quantize32(const float* x, std::int64_t n, const QuantizedRows& out, std::i
     int first, second;
     SumHalves(q + 32 * b, &first, &second);
     sums[b] = scales[b] * static_cast<float>(first + second);
+    out.sums[row * (out.stride / 32) + b] = first + second;
   }
 }
 
@@ -73,6 +74,8 @@ void Quantize256(const float* x, std::int64_t n, const QuantizedRows& out, std::
   std::int8_t* q = out.q + row * out.stride;
   float* scales = out.scales + row * (out.stride / 32);
   std::int16_t* sums = out.half_sums + row * (out.stride / 16);
+  std::int16_t* pairs = out.pair_sums + row * (out.stride / 16);
+  std::int16_t* wide = out.wide_sums + row * (out.stride / 32);
   for (std::int64_t b = 0; b < n / 256; ++b) {
     RoundBlock<32>(x + 256 * b, q + 256 * b, scales + b);
     for (int g = 0; g < 8; ++g) {
@@ -80,6 +83,12 @@ void Quantize256(const float* x, std::int64_t n, const QuantizedRows& out, std::
       SumHalves(q + 256 * b + 32 * g, &first, &second);
       sums[16 * b + g] = static_cast<std::int16_t>(first);
       sums[16 * b + 8 + g] = static_cast<std::int16_t>(second);
+      // Sums 4 w to 4 w + 3 lie in the order 0 2 1 3: those that lie in a dword's even and odd
+      // bytes.
+      const int at = 2 * g - g % 2;
+      pairs[16 * b + at] = static_cast<std::int16_t>(first);
+      pairs[16 * b + at + 2] = static_cast<std::int16_t>(second);
+      wide[8 * b + g / 4 * 4 + g % 4 / 2 + g % 2 * 2] = static_cast<std::int16_t>(first + second);
     }
   }
 }

@@ -22,6 +22,11 @@ struct QuantizedRows {
   float* scaled_sums;       ///< kQ32: scale * sum of q, likewise
   std::int16_t* half_sums;  ///< kQ256: sums of 16; per block the 8 even ones, then the 8 odd ones;
                             ///< row stride `stride` / 16
+  std::int32_t* sums;       ///< kQ32: sum of q, laid out as the scales
+  std::int16_t* pair_sums;  ///< kQ256: per block the sums of 16 in the order 0 2 1 3 4 6 5 7 ..,
+                            ///< row stride `stride` / 16
+  std::int16_t* wide_sums;  ///< kQ256: per block the sums of 32 in that order, row stride
+                            ///< `stride` / 32
   std::int64_t stride;      ///< elements, a multiple of 256
 };
 
@@ -38,6 +43,35 @@ struct MatvecTask {
   QuantizedRows xq;  ///< the fast product reads these
   std::int64_t M;
   float* y;  ///< row stride `y_stride`
+  std::int64_t y_stride;
+  const float* bias;  ///< null = 0
+};
+
+/// Weights packed for the int8 product: kPackedRows rows side by side, so that a vector holds the
+/// same columns of all of them and nothing is added across lanes.
+///
+/// A group is the rows' first blocks, then their second ones, and so on. In a block every field of
+/// n bytes at offset o of the type's own block has 16 n bytes at offset 16 o: a 16-bit field as 16
+/// numbers, any other as its first 4 bytes of every row, then its next 4. Only the fifth bits of
+/// Q5_0 and Q5_1 are also rearranged: bit i of byte k is column 4 i + k's.
+inline constexpr std::int64_t kPackedRows = 16;
+
+/// y[m, r] = sum_c x[m, c] * weight[r, c] + bias[r] with x rounded to int8, r in [0, rows).
+///
+/// Activations of 4 or 8 rows are interleaved: where one row has q, scales and sums one after
+/// another there is each row's first in turn, then each row's next; of q and of the sums of kQ256
+/// four bytes at a time. Strides do not matter.
+///
+/// Integer parts are exact and blocks are added in the order of columns: the bits are equal for
+/// every M and every instruction set.
+struct PackedTask {
+  const std::byte* weights;  ///< groups, `group_bytes` apart
+  std::int64_t group_bytes;
+  std::int64_t rows;  ///< the last group may have fewer than kPackedRows
+  std::int64_t cols;
+  QuantizedRows x;
+  std::int64_t M;  ///< 1, 4 or 8, not above `most_activations`
+  float* y;        ///< row stride `y_stride`
   std::int64_t y_stride;
   const float* bias;  ///< null = 0
 };
@@ -93,6 +127,11 @@ struct LinearKernels {
   /// Rounds row [n] into row `row` of `out`, n a multiple of 32 or 256.
   void (*quantize_32)(const float* x, std::int64_t n, const QuantizedRows& out, std::int64_t row);
   void (*quantize_256)(const float* x, std::int64_t n, const QuantizedRows& out, std::int64_t row);
+};
+
+struct PackedKernels {
+  void (*multiply[kWeightTypeIds])(const PackedTask& task);  ///< by WeightType; may be null
+  std::int64_t most_activations;                             ///< rows that are multiplied at once
 };
 
 }  // namespace manyhead::kernels

@@ -52,15 +52,29 @@ struct TensorInfo {
   std::int64_t size_bytes = 0;
 };
 
-/// A model's weights, mapped from its file, with its config and tokenizer. Immutable; sessions
-/// share it.
+/// Where a model's low-bit weights are.
+enum class WeightStorage : std::uint8_t {
+  kPacked,  ///< copied when the model is loaded, rows side by side: the fastest to multiply with
+  kMapped,  ///< in the pages of the file, shared between processes: the fastest to load
+};
+
+struct ModelOptions {
+  WeightStorage weights = WeightStorage::kPacked;
+  int threads = 0;  ///< that pack; 0 = DefaultThreads()
+};
+
+/// A model's weights with its config and tokenizer. Immutable; sessions share it.
 class Model {
  public:
-  /// Reads a GGUF file. Weights stay in the file's pages; only norms and biases are copied.
+  /// Reads a GGUF file. Packing copies low-bit matrices and drops the file's pages as it goes, so
+  /// that the process holds each weight once; norms and biases are always copied, other matrices
+  /// and the embedding stay in the file's pages. Where this CPU has no kernels for packed weights
+  /// all stay there.
   /// Errors   kIoError for a bad or inconsistent file, kUnsupported for an architecture, tensor
-  /// type or
-  ///          tokenizer this library does not know; both name the key or tensor and both values.
-  static Result<Model> Load(const std::string& path);
+  ///          type or tokenizer this library does not know; both name the key or tensor and both
+  ///          values. kInvalidArgument for a bad option; kUnsupported where the operating system
+  ///          does not give the memory.
+  static Result<Model> Load(const std::string& path, const ModelOptions& options = {});
   Model(const Model&) noexcept;
   Model& operator=(const Model&) noexcept;
   Model(Model&&) noexcept;
@@ -73,6 +87,8 @@ class Model {
   /// Bytes of all tensors, and those read for each decoded token (no embedding table unless tied).
   std::int64_t weight_bytes() const noexcept;
   std::int64_t weight_bytes_per_token() const noexcept;
+  /// Bytes of weights that were packed: memory of this process beside the mapped file.
+  std::int64_t packed_bytes() const noexcept;
   std::int64_t num_parameters() const noexcept;
   std::vector<TensorInfo> tensors() const;
   /// The quantisation most weight bytes are stored in, e.g. "Q4_K".

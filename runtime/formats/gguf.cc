@@ -144,6 +144,8 @@ const GgufTensor* GgufFile::FindTensor(std::string_view name) const noexcept {
 
 void GgufFile::Prefetch() const noexcept { impl_->file.AdviseWillNeed(); }
 
+void GgufFile::Forget(std::span<const std::byte> part) const noexcept { impl_->file.Forget(part); }
+
 const std::string& GgufFile::path() const noexcept { return impl_->path; }
 
 std::int64_t GgufFile::size_bytes() const noexcept {

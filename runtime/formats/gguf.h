@@ -84,6 +84,8 @@ class GgufFile {
   const GgufTensor* FindTensor(std::string_view name) const noexcept;
   /// Starts reading the file into memory in the background; call before touching all tensors.
   void Prefetch() const noexcept;
+  /// Takes `part` of a tensor's data out of this process's memory until it is read again.
+  void Forget(std::span<const std::byte> part) const noexcept;
 
   const std::string& path() const noexcept;
   std::int64_t size_bytes() const noexcept;

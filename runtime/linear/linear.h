@@ -13,18 +13,20 @@
 namespace manyhead {
 
 /// A weight matrix as a file stores it: `rows` outputs of `cols` inputs each, rows dense in blocks
-/// of `type`; or some whole blocks of each row of a wider one.
+/// of `type`; or some whole blocks of each row of a wider one. Or the same packed (pack.h), groups
+/// of rows in the place of rows.
 struct WeightView {
   WeightType type = WeightType::kF32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;  ///< a multiple of the type's block
   const std::byte* data = nullptr;
-  std::int64_t stride_bytes = 0;  ///< from row to row; 0 = dense
+  std::int64_t stride_bytes = 0;  ///< from row to row, or from group to group; 0 = dense
+  bool packed = false;
 };
 
 /// Bytes of the blocks of one row.
 std::int64_t WeightRowBytes(const WeightView& weight) noexcept;
-/// Rows [first, first + rows) of `weight`.
+/// Rows [first, first + rows) of `weight`; of a packed one `first` begins a group.
 WeightView WeightRows(const WeightView& weight, std::int64_t first, std::int64_t rows) noexcept;
 /// Columns [first, first + cols) of `weight`, both multiples of its type's block.
 WeightView WeightColumns(const WeightView& weight, std::int64_t first, std::int64_t cols) noexcept;
@@ -41,7 +43,7 @@ struct LinearOutput {
 enum class LinearMath : std::uint8_t {
   kF32,   ///< weights as stored, f32 activations
   kBf16,  ///< also both rounded to bf16, which keeps outliers: tiles, where weights are low-bit
-  kInt8,  ///< also int8 activations: the matvec
+  kInt8,  ///< also int8 activations: the matvec, and products of packed weights
 };
 
 /// Sizes that every product through one LinearWorkspace stays within.
@@ -84,8 +86,10 @@ class LinearWorkspace {
 /// cols.
 ///
 /// Few rows (M <= kMatvecRows) go to the low-bit matvec; many to tiles of bf16 where the CPU has
-/// them and the weights are low-bit, else to oneDNN on fixed panels of weight rows, which are
-/// widened to f32 panel by panel.
+/// them and the weights are low-bit, else, packed weights to the same matvec and others to oneDNN
+/// on fixed panels of weight rows, which are widened to f32 panel by panel.
+///
+/// `first_math` is for row 0, which then may go another way than the rest.
 ///
 /// Shapes   x [M, cols], M >= 0; y of each output [M, rows]. `x` is not read beyond cols.
 /// Aliasing no y overlaps x, a weight, a bias or another y.
@@ -97,15 +101,17 @@ class LinearWorkspace {
 ///          |weight[c] x[c]|.
 void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::int64_t x_stride,
                std::int64_t M, std::span<const LinearOutput> outputs,
-               LinearMath math = LinearMath::kInt8) noexcept;
+               LinearMath math = LinearMath::kInt8,
+               LinearMath first_math = LinearMath::kInt8) noexcept;
 
-inline constexpr std::int64_t kMatvecRows = 8;  ///< most activation rows served by the matvec
+inline constexpr std::int64_t kMatvecRows = 8;  ///< most activation rows that are few
 
 /// Widens row `row` of `weight` into out [cols].
 void DequantizeRow(const WeightView& weight, Isa isa, std::int64_t row, float* out) noexcept;
 
-/// The path that serves products of M rows of `type`, for reports: e.g. "matvec int8 avx512",
-/// "onednn f32", "tiles bf16 amx".
-const char* LinearPathName(WeightType type, Isa isa, MathMode math, std::int64_t M) noexcept;
+/// The path that serves products of M rows of `weight`, for reports: e.g. "matvec int8 avx512",
+/// "packed int8 avx512", "onednn f32", "tiles bf16 amx".
+const char* LinearPathName(const WeightView& weight, Isa isa, MathMode math,
+                           std::int64_t M) noexcept;
 
 }  // namespace manyhead

@@ -21,7 +21,7 @@ inline constexpr std::int64_t kPanelRows = 96, kPanelCols = 1536;
 /// Weight rows and columns that are narrowed to bf16 at a time; with their sums they stay in L2.
 inline constexpr std::int64_t kTilePanelRows = 128, kTilePanelCols = 512;
 
-inline std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) noexcept {
+constexpr std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) noexcept {
   return (n + multiple - 1) / multiple * multiple;
 }
 
@@ -35,7 +35,14 @@ inline std::int64_t BytesOf(WeightType type, std::int64_t elements) noexcept {
 }
 
 inline std::int64_t StrideBytes(const WeightView& weight) noexcept {
-  return weight.stride_bytes != 0 ? weight.stride_bytes : WeightRowBytes(weight);
+  if (weight.stride_bytes != 0) return weight.stride_bytes;
+  return WeightRowBytes(weight) * (weight.packed ? kernels::kPackedRows : 1);
+}
+
+inline constexpr std::int64_t kMaxBlockBytes = 256;  ///< of any type's block
+/// At least the bytes of `cols` columns of a row of any type that can be packed.
+constexpr std::int64_t MostPackableBytes(std::int64_t cols) noexcept {
+  return RoundUp(cols, 32) / 32 * 34;  // Q8_0
 }
 
 /// Whether products of many rows may go through tiles of bf16.
@@ -63,12 +70,14 @@ class Carver {
 
 /// One thread's own buffers.
 struct ThreadBuffers {
-  kernels::QuantizedRows xq_32 = {};      ///< [kMatvecRows, max_cols]
-  kernels::QuantizedRows xq_256 = {};     ///< likewise
-  float* panel = nullptr;                 ///< [kPanelRows, kPanelCols]
-  float* tail_y = nullptr;                ///< [kGemmRows, kPanelRows]
-  std::uint16_t* tile_weights = nullptr;  ///< [kTilePanelRows, kTilePanelCols] bf16
-  float* tile_sums = nullptr;             ///< [kTilePanelRows, max_rows rounded up]
+  kernels::QuantizedRows xq_32 = {};                     ///< [kMatvecRows, max_cols]
+  kernels::QuantizedRows xq_256 = {};                    ///< likewise
+  kernels::QuantizedRows tiles_32 = {}, tiles_256 = {};  ///< likewise, interleaved
+  std::byte* rows = nullptr;                             ///< a group of a packed weight, unpacked
+  float* panel = nullptr;                                ///< [kPanelRows, kPanelCols]
+  float* tail_y = nullptr;                               ///< [kGemmRows, kPanelRows]
+  std::uint16_t* tile_weights = nullptr;                 ///< [kTilePanelRows, kTilePanelCols] bf16
+  float* tile_sums = nullptr;                            ///< [kTilePanelRows, max_rows rounded up]
 
   ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcept;
 };
@@ -77,6 +86,7 @@ struct ThreadBuffers {
 struct SharedBuffers {
   float* tail_x = nullptr;          ///< [kGemmRows, max_cols] rows left over from blocks
   std::uint16_t* tile_x = nullptr;  ///< activations as tiles
+  kernels::QuantizedRows tiles_32 = {}, tiles_256 = {};  ///< [max_rows, max_cols] interleaved
 
   SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept;
 };
@@ -119,6 +129,40 @@ std::int64_t CountItems(std::span<const LinearOutput> outputs, RowsOf rows_of) n
   return items;
 }
 
+/// Whether the fast product of any output's weight wants its activations in such blocks.
+bool WantedByAny(Isa isa, std::span<const LinearOutput> outputs,
+                 kernels::ActivationBlock block) noexcept;
+
+/// Rounds all rows of `in` as `outputs` want them, at most kMatvecRows.
+void Quantize(Isa isa, const Activations& in, std::span<const LinearOutput> outputs,
+              const kernels::QuantizedRows& xq_32, const kernels::QuantizedRows& xq_256) noexcept;
+
+/// Whole rows of a weight as files store them: in place, or unpacked.
+struct StoredRows {
+  const std::byte* data = nullptr;
+  std::int64_t stride_bytes = 0;
+};
+
+/// Columns [first, first + cols) of rows [row, row + count) of `weight`; rows of a packed one are
+/// of one group and go to `buffer` [count, MostPackableBytes(cols)].
+StoredRows RowsAsStored(const WeightView& weight, std::int64_t row, std::int64_t count,
+                        std::int64_t first, std::int64_t cols, std::byte* buffer) noexcept;
+
+/// Calls fn(rows, r, n) for pieces of rows [row, row + count) of `weight` as files store them: row
+/// `row` + r is the first of n.
+template <class Fn>
+void ForStoredRows(const WeightView& weight, std::int64_t row, std::int64_t count,
+                   std::int64_t first, std::int64_t cols, std::byte* buffer, Fn&& fn) noexcept {
+  const std::int64_t step = weight.packed ? kernels::kPackedRows : count;
+  for (std::int64_t r = 0; r < count; r += step) {
+    const std::int64_t n = std::min(step, count - r);
+    fn(RowsAsStored(weight, row + r, n, first, cols, buffer), r, n);
+  }
+}
+
+/// Of packed weights, in int8.
+void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+               std::span<const LinearOutput> outputs) noexcept;
 void RunMatvec(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                std::span<const LinearOutput> outputs, bool fast) noexcept;
 /// By oneDNN in f32.

@@ -12,18 +12,23 @@ struct Panel {
 };
 
 Panel WidenPanel(Isa isa, const RowRange& range, std::int64_t c0, std::int64_t count,
-                 float* buffer) noexcept {
+                 const ThreadBuffers& buffers) noexcept {
   const WeightView& weight = *range.output->weight;
-  const std::int64_t row_bytes = StrideBytes(weight);
-  const std::byte* first = weight.data + range.first * row_bytes + BytesOf(weight.type, c0);
-  if (weight.type == WeightType::kF32 &&
-      reinterpret_cast<std::uintptr_t>(first) % alignof(float) == 0)
-    return {reinterpret_cast<const float*>(first),
-            row_bytes / static_cast<std::int64_t>(sizeof(float))};
   const auto widen = KernelsOf(isa, weight.type).widen;
-  for (std::int64_t r = 0; r < range.count; ++r)
-    widen(first + r * row_bytes, count, buffer + r * count);
-  return {buffer, count};
+  Panel panel = {buffers.panel, count};
+  ForStoredRows(weight, range.first, range.count, c0, count, buffers.rows,
+                [&](const StoredRows& rows, std::int64_t r, std::int64_t n) {
+                  if (weight.type == WeightType::kF32 &&
+                      reinterpret_cast<std::uintptr_t>(rows.data) % alignof(float) == 0) {
+                    panel = {reinterpret_cast<const float*>(rows.data),
+                             rows.stride_bytes / static_cast<std::int64_t>(sizeof(float))};
+                    return;
+                  }
+                  for (std::int64_t k = 0; k < n; ++k)
+                    widen(rows.data + k * rows.stride_bytes, count,
+                          buffers.panel + (r + k) * count);
+                });
+  return panel;
 }
 
 /// One panel of weight rows times all activation rows. Whole blocks of kGemmRows rows are read and
@@ -42,7 +47,7 @@ void RunPanel(const LinearWorkspace::Impl& impl, const Activations& in, const Ro
   }
   for (std::int64_t c0 = 0; c0 < in.cols; c0 += kPanelCols) {
     const std::int64_t count = std::min(kPanelCols, in.cols - c0);
-    const Panel panel = WidenPanel(impl.limits.isa, range, c0, count, buffers.panel);
+    const Panel panel = WidenPanel(impl.limits.isa, range, c0, count, buffers);
     GemmTask task = {.M = direct,
                      .N = range.count,
                      .K = count,

@@ -11,17 +11,20 @@ using kernels::kTileRows;
 
 /// Columns [c0, c0 + count) of a range of weight rows as bf16, padded with zeros to whole tiles.
 void NarrowPanel(Isa isa, const RowRange& range, std::int64_t c0, std::int64_t count,
-                 std::uint16_t* out) noexcept {
+                 const ThreadBuffers& buffers) noexcept {
   const WeightView& weight = *range.output->weight;
-  const std::int64_t row_bytes = StrideBytes(weight), padded = RoundUp(count, kTileCols);
-  const std::byte* first = weight.data + range.first * row_bytes + BytesOf(weight.type, c0);
+  const std::int64_t padded = RoundUp(count, kTileCols);
   const auto widen = KernelsOf(isa, weight.type).widen;
+  std::uint16_t* out = buffers.tile_weights;
   alignas(64) float row[kTilePanelCols];
   std::fill(row + count, row + padded, 0.0F);
-  for (std::int64_t r = 0; r < range.count; ++r) {
-    widen(first + r * row_bytes, count, row);
-    KernelsFor(isa).tiles->narrow(row, padded, out + r * padded);
-  }
+  ForStoredRows(weight, range.first, range.count, c0, count, buffers.rows,
+                [&](const StoredRows& rows, std::int64_t r, std::int64_t n) {
+                  for (std::int64_t k = 0; k < n; ++k) {
+                    widen(rows.data + k * rows.stride_bytes, count, row);
+                    KernelsFor(isa).tiles->narrow(row, padded, out + (r + k) * padded);
+                  }
+                });
   // Rows of a strip that do not exist: their sums are not looked at, but NaN would be slow.
   std::fill(out + range.count * padded, out + RoundUp(range.count, kStripRows) * padded,
             std::uint16_t{0});
@@ -46,7 +49,7 @@ void RunTilePanel(const LinearWorkspace::Impl& impl, const Activations& in, cons
   task.sums_stride = blocks * kTileRows;
   for (std::int64_t c0 = 0; c0 < in.cols; c0 += kTilePanelCols) {
     const std::int64_t count = std::min(kTilePanelCols, in.cols - c0);
-    NarrowPanel(impl.limits.isa, range, c0, count, buffers.tile_weights);
+    NarrowPanel(impl.limits.isa, range, c0, count, buffers);
     task.cols = RoundUp(count, kTileCols);
     task.accumulate = c0 > 0;
     // Two blocks of activations stay in L1 while all strips of weights pass over them.

@@ -38,18 +38,34 @@ Status CheckLimits(const LinearLimits& limits) {
 
 namespace linear {
 
+namespace {
+
+/// Room for `rows` rounded rows of max_cols, in blocks of 32 and of 256.
+void TakeQuantizedRows(const LinearLimits& limits, std::int64_t rows, Carver& carver,
+                       kernels::QuantizedRows& xq_32, kernels::QuantizedRows& xq_256) noexcept {
+  const std::int64_t stride = RoundUp(limits.max_cols, 256), size = rows * stride;
+  xq_32.stride = xq_256.stride = stride;
+  xq_32.q = carver.Take<std::int8_t>(size);
+  xq_32.scales = carver.Take<float>(size / 32);
+  xq_32.scaled_sums = carver.Take<float>(size / 32);
+  xq_32.sums = carver.Take<std::int32_t>(size / 32);
+  xq_256.q = carver.Take<std::int8_t>(size);
+  xq_256.scales = carver.Take<float>(size / 32);
+  xq_256.half_sums = carver.Take<std::int16_t>(size / 16);
+  xq_256.pair_sums = carver.Take<std::int16_t>(size / 16);
+  xq_256.wide_sums = carver.Take<std::int16_t>(size / 32);
+}
+
+}  // namespace
+
 ThreadBuffers::ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcept {
   if (limits.math == MathMode::kFast) {
-    const std::int64_t rows = std::min(limits.max_rows, kMatvecRows);
-    const std::int64_t stride = RoundUp(limits.max_cols, 256), size = rows * stride;
-    xq_32.stride = xq_256.stride = stride;
-    xq_32.q = carver.Take<std::int8_t>(size);
-    xq_32.scales = carver.Take<float>(size / 32);
-    xq_32.scaled_sums = carver.Take<float>(size / 32);
-    xq_256.q = carver.Take<std::int8_t>(size);
-    xq_256.scales = carver.Take<float>(size / 32);
-    xq_256.half_sums = carver.Take<std::int16_t>(size / 16);
+    const std::int64_t few = std::min(limits.max_rows, kMatvecRows);
+    TakeQuantizedRows(limits, few, carver, xq_32, xq_256);
+    if (KernelsFor(limits.isa).packed != nullptr)
+      TakeQuantizedRows(limits, few, carver, tiles_32, tiles_256);
   }
+  rows = carver.Take<std::byte>(kernels::kPackedRows * MostPackableBytes(limits.max_cols));
   if (limits.max_rows <= kMatvecRows) return;
   panel = carver.Take<float>(kPanelRows * std::min(kPanelCols, limits.max_cols));
   tail_y = carver.Take<float>(kGemmRows * kPanelRows);
@@ -61,9 +77,12 @@ ThreadBuffers::ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcep
 SharedBuffers::SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept {
   if (limits.max_rows <= kMatvecRows) return;
   tail_x = carver.Take<float>(kGemmRows * limits.max_cols);
-  if (!HasTiles(limits)) return;
-  tile_x = carver.Take<std::uint16_t>(RoundUp(limits.max_rows, kernels::kTileRows) *
-                                      RoundUp(limits.max_cols, kernels::kTileCols));
+  if (HasTiles(limits)) {
+    tile_x = carver.Take<std::uint16_t>(RoundUp(limits.max_rows, kernels::kTileRows) *
+                                        RoundUp(limits.max_cols, kernels::kTileCols));
+  } else if (limits.math == MathMode::kFast && KernelsFor(limits.isa).packed != nullptr) {
+    TakeQuantizedRows(limits, limits.max_rows, carver, tiles_32, tiles_256);
+  }
 }
 
 }  // namespace linear

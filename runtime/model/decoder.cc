@@ -46,7 +46,9 @@ struct Decoder::Call {
   std::int64_t rows() const noexcept { return static_cast<std::int64_t>(ids.size()); }
   /// A sequence's first token is where models park their largest activations (arXiv:2402.17762),
   /// beside which int8 rounds the others away, and every later token attends to it.
-  LinearMath math() const noexcept { return position == 0 ? LinearMath::kBf16 : LinearMath::kInt8; }
+  LinearMath first_math() const noexcept {
+    return position == 0 ? LinearMath::kBf16 : LinearMath::kInt8;
+  }
 };
 
 Decoder::Decoder(const Model::Impl& model, const DecoderLimits& limits)
@@ -194,7 +196,8 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
       {&w.key, key_.data(), w.key.rows, OrNull(w.key_bias)},
       {&w.value, value_.data(), w.value.rows, OrNull(w.value_bias)},
   };
-  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, call.math());
+  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, LinearMath::kInt8,
+            call.first_math());
   timer_.Mark(worker, StepPhase::kQueryKeyValue);
   worker.ForEach(rows, [&](std::int64_t row) { RotateHeads(layer, w, row); });
   call.cache.impl().WriteOn(worker, call.sequence, static_cast<std::int64_t>(index), call.position,
@@ -204,7 +207,8 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
                                           attended_.data(), nullptr);
   timer_.Mark(worker, StepPhase::kAttention);
   const LinearOutput output[] = {{&w.output, projected_.data(), d, OrNull(w.output_bias)}};
-  RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output, call.math());
+  RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output, LinearMath::kInt8,
+            call.first_math());
   timer_.Mark(worker, StepPhase::kAttentionOutput);
 }
 
@@ -229,7 +233,8 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
   const std::int64_t d = model_->config.d_model, F = w.gate.rows, rows = call.rows();
   const LinearOutput inputs[] = {{&w.gate, gate_.data(), F, nullptr},
                                  {&w.up, up_.data(), F, nullptr}};
-  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, call.math());
+  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, LinearMath::kInt8,
+            call.first_math());
   timer_.Mark(worker, StepPhase::kGateUp);
   const auto activate =
       model_->config.activation == Activation::kSilu ? kernels_->silu_mul : kernels_->gelu_mul;
@@ -241,7 +246,7 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
   });
   timer_.Mark(worker, StepPhase::kActivation);
   const LinearOutput output[] = {{&w.down, projected_.data(), d, nullptr}};
-  RunLinear(worker, *linear_, gate_.data(), F, rows, output, call.math());
+  RunLinear(worker, *linear_, gate_.data(), F, rows, output, LinearMath::kInt8, call.first_math());
   timer_.Mark(worker, StepPhase::kDown);
 }
 

@@ -1,11 +1,21 @@
 #include "manyhead/model.h"
 
+#include "manyhead/isa.h"
+#include "manyhead/threads.h"
 #include "runtime/model/weights.h"
+#include "runtime/platform/dispatch.h"
 #include "runtime/text/load.h"
 
 namespace manyhead {
 
-Result<Model> Model::Load(const std::string& path) {
+Result<Model> Model::Load(const std::string& path, const ModelOptions& options) {
+  constexpr int kMaxThreads = 4096;
+  if (options.threads < 0 || options.threads > kMaxThreads)
+    return Status(StatusCode::kInvalidArgument,
+                  "ModelOptions: threads = " + std::to_string(options.threads) +
+                      "; expected 0 to " + std::to_string(kMaxThreads));
+  const Result<Isa> isa = SelectIsa();
+  if (!isa.ok()) return isa.status();
   Result<GgufFile> file = GgufFile::Open(path);
   if (!file.ok()) return file.status();
   file->Prefetch();
@@ -26,8 +36,16 @@ Result<Model> Model::Load(const std::string& path) {
                                                   std::to_string(tokenizer->vocab_size()) +
                                                   " tokens, token_embd.weight only " +
                                                   std::to_string(config->vocab_size) + " rows"));
-  return Model(std::make_shared<const Impl>(
-      Impl{*std::move(file), *std::move(config), *std::move(weights), *std::move(tokenizer)}));
+  ReservedMemory packed;
+  if (options.weights == WeightStorage::kPacked && KernelsFor(*isa).packed != nullptr) {
+    Result<ReservedMemory> memory =
+        PackWeights(*file, *weights, options.threads == 0 ? DefaultThreads() : options.threads);
+    if (!memory.ok()) return named(memory.status());
+    packed = *std::move(memory);
+  }
+  return Model(
+      std::make_shared<const Impl>(Impl{*std::move(file), *std::move(config), *std::move(weights),
+                                        std::move(packed), *std::move(tokenizer)}));
 }
 
 Model::Model(std::shared_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -53,6 +71,8 @@ std::int64_t Model::weight_bytes_per_token() const noexcept {
     if (tensor.name != "token_embd.weight" || config().tied_embeddings) bytes += tensor.size_bytes;
   return bytes;
 }
+
+std::int64_t Model::packed_bytes() const noexcept { return impl_->packed.bytes(); }
 
 std::int64_t Model::num_parameters() const noexcept {
   std::int64_t parameters = 0;

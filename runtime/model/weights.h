@@ -8,6 +8,7 @@
 #include "runtime/formats/gguf.h"
 #include "runtime/linear/linear.h"
 #include "runtime/model/config.h"
+#include "runtime/platform/memory.h"
 
 namespace manyhead {
 
@@ -33,10 +34,15 @@ struct ModelWeights {
 ///          or has no place in this family: an ignored tensor would be a silently wrong model.
 Result<ModelWeights> BindWeights(const GgufFile& file, const Family& family, ModelConfig& config);
 
+/// Copies the matrices of `weights` that gain from it into packed ones, on `threads` threads, and
+/// points `weights` there. Errors   kUnsupported when the operating system gives no memory.
+Result<ReservedMemory> PackWeights(const GgufFile& file, ModelWeights& weights, int threads);
+
 struct Model::Impl {
   GgufFile file;
   ModelConfig config;
   ModelWeights weights;
+  ReservedMemory packed;  ///< what weights point to, beside the file
   Tokenizer tokenizer;
 };
 

@@ -1,18 +1,37 @@
 #include "runtime/platform/dispatch.h"
 
 namespace manyhead {
+namespace {
 
-const kernels::KernelTable& KernelsFor(Isa isa) noexcept {
-#define MANYHEAD_TABLE(isa, tiles)                                                                 \
-  {                                                                                                \
-    &kernels::isa::kAttention, &kernels::isa::kKv, &kernels::isa::kLinear, &kernels::isa::kVector, \
-        tiles                                                                                      \
+using kernels::KernelTable;
+
+/// Where the CPU multiplies four bytes at a time, int8 products use that: their bits are the same.
+struct Tables {
+  KernelTable by_isa[4];
+
+  Tables() noexcept
+      : by_isa{
+            {&kernels::scalar::kAttention, &kernels::scalar::kKv, &kernels::scalar::kLinear,
+             &kernels::scalar::kVector, nullptr, nullptr},
+            {&kernels::avx2::kAttention, &kernels::avx2::kKv, &kernels::avx2::kLinear,
+             &kernels::avx2::kVector,
+             CpuHasVnni(Isa::kAvx2) ? &kernels::avx2_vnni::kPacked : &kernels::avx2::kPacked,
+             nullptr},
+            {&kernels::avx512::kAttention, &kernels::avx512::kKv, &kernels::avx512::kLinear,
+             &kernels::avx512::kVector,
+             CpuHasVnni(Isa::kAvx512) ? &kernels::avx512_vnni::kPacked : &kernels::avx512::kPacked,
+             nullptr},
+        } {
+    by_isa[3] = by_isa[2];
+    by_isa[3].tiles = &kernels::amx::kTiles;
   }
-  static constexpr kernels::KernelTable kTables[] = {
-      MANYHEAD_TABLE(scalar, nullptr), MANYHEAD_TABLE(avx2, nullptr),
-      MANYHEAD_TABLE(avx512, nullptr), MANYHEAD_TABLE(avx512, &kernels::amx::kTiles)};
-#undef MANYHEAD_TABLE
-  return kTables[static_cast<int>(isa)];
+};
+
+}  // namespace
+
+const KernelTable& KernelsFor(Isa isa) noexcept {
+  static const Tables tables;
+  return tables.by_isa[static_cast<int>(isa)];
 }
 
 }  // namespace manyhead

@@ -1,10 +1,13 @@
 #include "manyhead/isa.h"
 
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <string>
+
+#include "runtime/platform/dispatch.h"
 
 namespace manyhead {
 namespace {
@@ -40,7 +43,20 @@ bool CpuRuns(Isa isa) noexcept {
   return false;
 }
 
+/// Feature bits that libgcc 12 does not know.
+std::uint32_t Leaf7Sub1Eax() noexcept {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 ? eax : 0;
+}
+
 }  // namespace
+
+bool CpuHasVnni(Isa isa) noexcept {
+  constexpr std::uint32_t kAvxVnni = 1U << 4;
+  if (!CpuRuns(isa) || isa == Isa::kScalar) return false;
+  return isa == Isa::kAvx2 ? (Leaf7Sub1Eax() & kAvxVnni) != 0
+                           : __builtin_cpu_supports("avx512vnni") != 0;
+}
 
 const char* IsaName(Isa isa) noexcept {
   switch (isa) {

@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "runtime/platform/memory.h"
+
 namespace manyhead {
 namespace {
 
@@ -85,6 +87,17 @@ void MappedFile::AdviseSequential() const noexcept {
 
 void MappedFile::AdviseWillNeed() const noexcept {
   madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_WILLNEED);
+}
+
+void MappedFile::Forget(std::span<const std::byte> part) const noexcept {
+  // Whole pages only: madvise takes no other start, and its end would reach into the next page.
+  const std::int64_t page = OsPageBytes();
+  const std::int64_t first = part.data() - bytes_.data();
+  const std::int64_t begin = (first + page - 1) / page * page;
+  const std::int64_t end = (first + static_cast<std::int64_t>(part.size())) / page * page;
+  if (begin < end)
+    madvise(const_cast<std::byte*>(bytes_.data() + begin), static_cast<std::size_t>(end - begin),
+            MADV_DONTNEED);
 }
 
 }  // namespace manyhead

@@ -24,9 +24,11 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
-  /// Tell the kernel what comes; neither changes any result.
+  /// Tell the kernel what comes; none changes any result.
   void AdviseSequential() const noexcept;
   void AdviseWillNeed() const noexcept;
+  /// Takes `part` of bytes() out of this process's memory; reading it again brings it back.
+  void Forget(std::span<const std::byte> part) const noexcept;
 
  private:
   explicit MappedFile(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}

@@ -71,6 +71,10 @@ void ReservedMemory::Release(std::int64_t begin_bytes, std::int64_t end_bytes) n
   if (begin < end) madvise(data_ + begin, static_cast<std::size_t>(end - begin), MADV_DONTNEED);
 }
 
+void ReservedMemory::PreferHugePages() noexcept {
+  if (data_ != nullptr) madvise(data_, static_cast<std::size_t>(bytes_), MADV_HUGEPAGE);
+}
+
 std::int64_t OsPageBytes() noexcept {
   static const std::int64_t bytes = sysconf(_SC_PAGESIZE);
   return bytes;

@@ -22,6 +22,9 @@ class ReservedMemory {
   /// pages. What was there reads as zeros or as before.
   void Release(std::int64_t begin_bytes, std::int64_t end_bytes) noexcept;
 
+  /// Asks for pages of 2 MiB, for memory that will all be touched: fewer addresses to look up.
+  void PreferHugePages() noexcept;
+
   std::byte* data() const noexcept { return data_; }
   std::int64_t bytes() const noexcept { return bytes_; }
 

@@ -71,13 +71,18 @@ constexpr Shape kShapes[] = {{1, 1, 1},  {2, 3, 2},   {5, 2, 3},   {3, 7, 4},
                              {17, 5, 5}, {7, 1, 6},   {4, 2, 7},   {9, 4, 8},
                              {3, 3, 9},  {33, 2, 24}, {97, 1, 33}, {2, 7, 513}};
 
-using Case = std::tuple<Isa, WeightType, MathMode>;
+enum class Storage { kRows, kPacked };
+
+using Case = std::tuple<Isa, WeightType, MathMode, Storage>;
 
 class LinearTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     if (!CpuRuns(isa())) GTEST_SKIP() << "this CPU cannot run " << IsaName(isa());
   }
+  bool packed() const { return std::get<3>(GetParam()) == Storage::kPacked; }
+  /// The weights as this test stores them.
+  WeightView ViewOf(Weight& weight) const { return packed() ? weight.Packed() : weight.view(); }
   Isa isa() const { return std::get<0>(GetParam()); }
   WeightType type() const { return std::get<1>(GetParam()); }
   MathMode math() const { return std::get<2>(GetParam()); }
@@ -85,6 +90,7 @@ class LinearTest : public ::testing::TestWithParam<Case> {
     const bool blocks = WeightBlockOf(type()).elements > 1;
     if (math() == MathMode::kExact) return Rounding::kNone;
     if (M <= kMatvecRows) return blocks ? Rounding::kInt8 : Rounding::kNone;
+    if (packed() && (isa() == Isa::kAvx2 || isa() == Isa::kAvx512)) return Rounding::kInt8;
     const bool tiles = isa() == Isa::kAmx && (blocks || type() == WeightType::kBf16);
     return tiles ? Rounding::kBf16 : Rounding::kNone;
   }
@@ -96,12 +102,12 @@ class LinearTest : public ::testing::TestWithParam<Case> {
 
   void ExpectRight(std::int64_t rows, std::int64_t cols, std::int64_t M, int threads) const {
     SCOPED_TRACE(Describe(type(), isa(), rows, cols, M));
-    const Weight weight(type(), rows, cols, 11);
+    Weight weight(type(), rows, cols, 11);
     const Matrix x = Matrix::RandomRows(M, cols, 12);
     const std::vector<float> bias = Random(13).Vector(rows), w = weight.Widened();
     RunOptions options = Options(threads);
     options.bias = bias.data();
-    const Matrix y = Multiply(weight.view(), x, options);
+    const Matrix y = Multiply(ViewOf(weight), x, options);
     for (std::int64_t m = 0; m < M; ++m) {
       for (std::int64_t r = 0; r < rows; ++r) {
         const Reference expected = Compute(weight.view(), w.data() + r * cols, x.row(m),
@@ -123,23 +129,23 @@ TEST_P(LinearTest, SeveralPanelsAndColumnChunks) {
 }
 
 TEST_P(LinearTest, SameBitsForEveryThreadCount) {
-  const Weight weight(type(), 261, Cols(8), 21);
+  Weight weight(type(), 261, Cols(8), 21);
   for (std::int64_t M : {1, 3, 8, 30}) {
     const Matrix x = Matrix::RandomRows(M, weight.view().cols, 22);
-    const Matrix one = Multiply(weight.view(), x, Options(1));
+    const Matrix one = Multiply(ViewOf(weight), x, Options(1));
     for (int threads : {2, 3, 5, 8})
-      EXPECT_TRUE(one.Same(Multiply(weight.view(), x, Options(threads))))
+      EXPECT_TRUE(one.Same(Multiply(ViewOf(weight), x, Options(threads))))
           << Describe(type(), isa(), 261, weight.view().cols, M) << " threads " << threads;
   }
 }
 
 TEST_P(LinearTest, ARowDoesNotDependOnTheOthersOfItsKind) {
-  const Weight weight(type(), 13, Cols(9), 31);
+  Weight weight(type(), 13, Cols(9), 31);
   const Matrix x = Matrix::RandomRows(513, weight.view().cols, 32);
   const auto first_rows = [&](std::int64_t M) {
     Matrix part(M, weight.view().cols, 0);
     for (std::int64_t m = 0; m < M; ++m) std::copy_n(x.row(m), weight.view().cols, part.row(m));
-    return Multiply(weight.view(), part, Options());
+    return Multiply(ViewOf(weight), part, Options());
   };
   const Matrix eight = first_rows(8), many = first_rows(513);
   for (std::int64_t M = 1; M < 8; ++M) {
@@ -155,14 +161,14 @@ TEST_P(LinearTest, ARowDoesNotDependOnTheOthersOfItsKind) {
 }
 
 TEST_P(LinearTest, ZeroActivationsGiveTheBias) {
-  const Weight weight(type(), 5, Cols(3), 41);
+  Weight weight(type(), 5, Cols(3), 41);
   const std::vector<float> bias = Random(42).Vector(5);
   for (std::int64_t M : {1, 10}) {
     Matrix x(M, weight.view().cols, 1);
     for (std::int64_t m = 0; m < M; ++m) std::fill_n(x.row(m), weight.view().cols, 0.0F);
     RunOptions options = Options();
     options.bias = bias.data();
-    const Matrix y = Multiply(weight.view(), x, options);
+    const Matrix y = Multiply(ViewOf(weight), x, options);
     for (std::int64_t m = 0; m < M; ++m)
       for (std::int64_t r = 0; r < 5; ++r)
         EXPECT_EQ(y.row(m)[r], bias[static_cast<std::size_t>(r)]);
@@ -170,7 +176,7 @@ TEST_P(LinearTest, ZeroActivationsGiveTheBias) {
 }
 
 TEST_P(LinearTest, ExtremeActivations) {
-  const Weight weight(type(), 6, Cols(2), 51);
+  Weight weight(type(), 6, Cols(2), 51);
   const std::vector<float> w = weight.Widened();
   const std::int64_t cols = weight.view().cols;
   for (float outlier : {1e30F, -1e-30F, 1e-40F, -3e-39F}) {
@@ -180,7 +186,7 @@ TEST_P(LinearTest, ExtremeActivations) {
         if (std::fabs(outlier) < 1) std::fill_n(x.row(m), cols, 0.0F);
         x.row(m)[cols / 2] = outlier;
       }
-      const Matrix y = Multiply(weight.view(), x, Options());
+      const Matrix y = Multiply(ViewOf(weight), x, Options());
       for (std::int64_t r = 0; r < 6; ++r) {
         const Reference expected =
             Compute(weight.view(), w.data() + r * cols, x.row(0), 0, isa(), Rounded(M));
@@ -193,13 +199,13 @@ TEST_P(LinearTest, ExtremeActivations) {
 }
 
 TEST_P(LinearTest, ANonFiniteActivationReachesItsOwnRowOnly) {
-  const Weight weight(type(), 6, Cols(3), 61);
+  Weight weight(type(), 6, Cols(3), 61);
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                     -std::numeric_limits<float>::infinity()}) {
     Matrix x = Matrix::RandomRows(3, weight.view().cols, 62);
-    const Matrix before = Multiply(weight.view(), x, Options());
+    const Matrix before = Multiply(ViewOf(weight), x, Options());
     x.row(1)[weight.view().cols - 1] = bad;
-    const Matrix after = Multiply(weight.view(), x, Options());
+    const Matrix after = Multiply(ViewOf(weight), x, Options());
     EXPECT_TRUE(after.SameRow(0, before, 0));
     EXPECT_TRUE(after.SameRow(2, before, 2));
     for (std::int64_t r = 0; r < 6; ++r) EXPECT_FALSE(std::isfinite(after.row(1)[r])) << r;
@@ -211,7 +217,7 @@ TEST_P(LinearTest, AnyWeightBytesAreRead) {
   const auto run_all = [&] {
     for (std::int64_t M : {1, 2, 5, 9}) {
       const Matrix x = Matrix::RandomRows(M, weight.view().cols, 72);
-      EXPECT_TRUE(Multiply(weight.view(), x, Options()).PaddingIntact());
+      EXPECT_TRUE(Multiply(ViewOf(weight), x, Options()).PaddingIntact());
     }
   };
   for (int value : {0xff, 0x00, 0x7f, 0x80}) {
@@ -226,7 +232,20 @@ TEST_P(LinearTest, AnyWeightBytesAreRead) {
 INSTANTIATE_TEST_SUITE_P(Every, LinearTest,
                          ::testing::Combine(::testing::ValuesIn(kAllIsas),
                                             ::testing::ValuesIn(kAllTypes),
-                                            ::testing::Values(MathMode::kExact, MathMode::kFast)),
+                                            ::testing::Values(MathMode::kExact, MathMode::kFast),
+                                            ::testing::Values(Storage::kRows)),
+                         [](const auto& test) {
+                           return std::string(WeightTypeName(std::get<1>(test.param)))
+                               .append(std::get<2>(test.param) == MathMode::kExact ? "_exact_"
+                                                                                   : "_fast_")
+                               .append(IsaName(std::get<0>(test.param)));
+                         });
+
+INSTANTIATE_TEST_SUITE_P(Packed, LinearTest,
+                         ::testing::Combine(::testing::ValuesIn(kAllIsas),
+                                            ::testing::ValuesIn(kBlockTypes),
+                                            ::testing::Values(MathMode::kExact, MathMode::kFast),
+                                            ::testing::Values(Storage::kPacked)),
                          [](const auto& test) {
                            return std::string(WeightTypeName(std::get<1>(test.param)))
                                .append(std::get<2>(test.param) == MathMode::kExact ? "_exact_"
@@ -304,26 +323,33 @@ TEST(LinearWorkspaceTest, SizeGrowsWithThreadsAndRows) {
   const auto size = [](std::int64_t max_rows, int threads, MathMode math) {
     return LinearWorkspace::Create({8960, max_rows, threads, Isa::kScalar, math})->size_bytes();
   };
-  EXPECT_EQ(size(8, 1, MathMode::kExact), 0);
+  // A group of 16 rows, unpacked.
+  EXPECT_EQ(size(8, 1, MathMode::kExact), 16 * 8960 / 32 * 34);
   EXPECT_EQ(size(1, 2, MathMode::kFast), 2 * size(1, 1, MathMode::kFast));
-  // Two int8 copies; three f32 for each 32 and an int16 for each 16, in whole cache lines.
-  EXPECT_EQ(size(1, 1, MathMode::kFast), 2 * 8960 + 3 * 1152 + 1152);
+  // Besides, two int8 copies; four numbers of 4 bytes, two of 4 and one of 2 for each 32, in whole
+  // cache lines.
+  EXPECT_EQ(size(1, 1, MathMode::kFast),
+            size(1, 1, MathMode::kExact) + 2 * 8960 + 4 * 1152 + 2 * 1152 + 576);
   EXPECT_GT(size(9, 1, MathMode::kExact), 0);
   EXPECT_EQ(size(9, 1, MathMode::kExact), size(4096, 1, MathMode::kExact));
 }
 
 TEST(LinearPathTest, NamesWhatRuns) {
-  EXPECT_STREQ(LinearPathName(WeightType::kQ4_K, Isa::kAvx512, MathMode::kFast, 8),
+  EXPECT_STREQ(LinearPathName({.type = WeightType::kQ4_K}, Isa::kAvx512, MathMode::kFast, 8),
                "matvec int8 avx512");
-  EXPECT_STREQ(LinearPathName(WeightType::kQ4_K, Isa::kAvx2, MathMode::kExact, 1),
+  EXPECT_STREQ(LinearPathName({.type = WeightType::kQ4_K}, Isa::kAvx2, MathMode::kExact, 1),
                "matvec f32 avx2");
-  EXPECT_STREQ(LinearPathName(WeightType::kF16, Isa::kScalar, MathMode::kFast, 1),
+  EXPECT_STREQ(LinearPathName({.type = WeightType::kF16}, Isa::kScalar, MathMode::kFast, 1),
                "matvec f32 scalar");
   // f16 weights are widened too, never handed to a library that may have only a slow path for them.
-  EXPECT_STREQ(LinearPathName(WeightType::kF16, Isa::kAvx2, MathMode::kFast, 9), "onednn f32");
-  EXPECT_STREQ(LinearPathName(WeightType::kF16, Isa::kAmx, MathMode::kFast, 9), "onednn f32");
-  EXPECT_STREQ(LinearPathName(WeightType::kQ4_K, Isa::kAmx, MathMode::kFast, 9), "tiles bf16 amx");
-  EXPECT_STREQ(LinearPathName(WeightType::kQ4_K, Isa::kAmx, MathMode::kExact, 9), "onednn f32");
+  EXPECT_STREQ(LinearPathName({.type = WeightType::kF16}, Isa::kAvx2, MathMode::kFast, 9),
+               "onednn f32");
+  EXPECT_STREQ(LinearPathName({.type = WeightType::kF16}, Isa::kAmx, MathMode::kFast, 9),
+               "onednn f32");
+  EXPECT_STREQ(LinearPathName({.type = WeightType::kQ4_K}, Isa::kAmx, MathMode::kFast, 9),
+               "tiles bf16 amx");
+  EXPECT_STREQ(LinearPathName({.type = WeightType::kQ4_K}, Isa::kAmx, MathMode::kExact, 9),
+               "onednn f32");
 }
 
 }  // namespace

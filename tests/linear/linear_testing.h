@@ -7,12 +7,14 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "manyhead/isa.h"
 #include "manyhead/types.h"
 #include "runtime/linear/linear.h"
+#include "runtime/linear/pack.h"
 #include "runtime/platform/team.h"
 
 namespace manyhead::linear_testing {
@@ -21,6 +23,8 @@ inline constexpr WeightType kAllTypes[] = {
     WeightType::kF32,  WeightType::kF16,  WeightType::kBf16, WeightType::kQ4_0, WeightType::kQ4_1,
     WeightType::kQ5_0, WeightType::kQ5_1, WeightType::kQ8_0, WeightType::kQ2_K, WeightType::kQ3_K,
     WeightType::kQ4_K, WeightType::kQ5_K, WeightType::kQ6_K};
+/// Those in blocks, which can be packed.
+inline constexpr std::span kBlockTypes = std::span(kAllTypes).subspan(3);
 inline constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 inline bool CpuRuns(Isa isa) {
@@ -95,6 +99,16 @@ class Weight {
 
   const WeightView& view() const { return view_; }
   std::vector<std::byte>& bytes() { return bytes_; }
+  /// The same weights packed, in a buffer of exactly their size that lives until the next call.
+  WeightView Packed() {
+    const std::int64_t group = PackedGroupBytes(view_), groups = PackedGroups(view_);
+    packed_.resize(static_cast<std::size_t>(group * groups));
+    for (std::int64_t g = 0; g < groups; ++g) PackGroup(view_, g, packed_.data() + g * group);
+    WeightView packed = view_;
+    packed.data = packed_.data();
+    packed.packed = true;
+    return packed;
+  }
   void Fill(std::byte value) { std::fill(bytes_.begin(), bytes_.end(), value); }
 
   /// The numbers the matrix stands for, by the reference kernels (which have golden values).
@@ -111,7 +125,7 @@ class Weight {
     *p = (*p & ~static_cast<std::byte>(mask)) | static_cast<std::byte>(value);
   }
 
-  std::vector<std::byte> bytes_;
+  std::vector<std::byte> bytes_, packed_;
   WeightView view_;
 };
 

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/linear/linear.h"
+
+/// Weights side by side, as kernels/linear_kernels.h describes packed groups: the same bytes in
+/// another order.
+
+namespace manyhead {
+
+/// Whether products on this machine gain from packing a weight of this type.
+bool CanPack(const WeightView& weight) noexcept;
+
+/// Groups of `weight`, and the bytes of each; those of the last count rows that do not exist.
+std::int64_t PackedGroups(const WeightView& weight) noexcept;
+std::int64_t PackedGroupBytes(const WeightView& weight) noexcept;
+
+/// Writes group `group` of `weight`, which lies as files store it, to `out` [PackedGroupBytes].
+/// Rows that do not exist become zeros.
+void PackGroup(const WeightView& weight, std::int64_t group, std::byte* out) noexcept;
+
+/// The blocks of columns [first, first + cols) of rows [row, row + rows) of a packed weight, all of
+/// one group, as files store them: the i-th row at out + i * out_stride bytes.
+void UnpackRows(const WeightView& weight, std::int64_t row, std::int64_t rows, std::int64_t first,
+                std::int64_t cols, std::byte* out, std::int64_t out_stride) noexcept;
+
+}  // namespace manyhead

@@ -1,0 +1,127 @@
+#include <algorithm>
+
+#include "runtime/linear/linear_impl.h"
+
+namespace manyhead::linear {
+namespace {
+
+using kernels::ActivationBlock;
+using kernels::kPackedRows;
+using kernels::PackedTask;
+using kernels::QuantizedRows;
+
+// Weights of one item: few rows of activations pass once over them as they stream in, many pass
+// over them again and again, so that they should stay in the second-level cache.
+constexpr std::int64_t kStreamedItemBytes = 32 * 1024, kCachedItemBytes = 128 * 1024;
+
+/// Activation rows that are multiplied at once: as many as the kernels take and there are.
+std::int64_t RowsAtOnce(Isa isa, std::int64_t left) noexcept {
+  const std::int64_t most = KernelsFor(isa).packed->most_activations;
+  return left >= most ? most : left >= 4 ? 4 : 1;
+}
+
+/// The rows from row m on, which begin a tile.
+QuantizedRows TileAt(const QuantizedRows& x, std::int64_t m) noexcept {
+  const auto at = [&](auto* p, std::int64_t per) {
+    return p == nullptr ? p : p + m * x.stride / per;
+  };
+  return {at(x.q, 1),     at(x.scales, 32),    at(x.scaled_sums, 32), at(x.half_sums, 16),
+          at(x.sums, 32), at(x.pair_sums, 16), at(x.wide_sums, 32),   x.stride};
+}
+
+/// Words of `count` rows, `stride` apart, in turn.
+void InterleaveWords(const void* from, std::int64_t stride, std::int64_t count, std::int64_t words,
+                     void* to) noexcept {
+  const auto* in = static_cast<const std::uint32_t*>(from);
+  auto* out = static_cast<std::uint32_t*>(to);
+  for (std::int64_t m = 0; m < count; ++m)
+    for (std::int64_t w = 0; w < words; ++w) out[w * count + m] = in[m * stride + w];
+}
+
+/// Rows [0, count) of `rows` as one tile of activations for PackedTask, at row m of `tiles`.
+void Interleave(ActivationBlock block, const QuantizedRows& rows, std::int64_t count,
+                std::int64_t cols, const QuantizedRows& tiles, std::int64_t m) noexcept {
+  const QuantizedRows to = TileAt(tiles, m);
+  const std::int64_t stride = rows.stride;
+  InterleaveWords(rows.q, stride / 4, count, cols / 4, to.q);
+  if (block == ActivationBlock::kQ32) {
+    InterleaveWords(rows.scales, stride / 32, count, cols / 32, to.scales);
+    InterleaveWords(rows.scaled_sums, stride / 32, count, cols / 32, to.scaled_sums);
+    InterleaveWords(rows.sums, stride / 32, count, cols / 32, to.sums);
+  } else {
+    InterleaveWords(rows.scales, stride / 32, count, cols / 256, to.scales);
+    InterleaveWords(rows.pair_sums, stride / 32, count, cols / 32, to.pair_sums);
+    InterleaveWords(rows.wide_sums, stride / 64, count, cols / 64, to.wide_sums);
+  }
+}
+
+/// Rounds and interleaves the tile of `count` rows at row m of `in`, for every kind of block that
+/// an output wants.
+void RoundTile(Isa isa, const Activations& in, std::span<const LinearOutput> outputs,
+               std::int64_t m, std::int64_t count, const ThreadBuffers& buffers,
+               const QuantizedRows& tiles_32, const QuantizedRows& tiles_256) noexcept {
+  const Activations rows = {in.x + m * in.stride, in.stride, count, in.cols};
+  Quantize(isa, rows, outputs, buffers.xq_32, buffers.xq_256);
+  for (const ActivationBlock block : {ActivationBlock::kQ32, ActivationBlock::kQ256})
+    if (WantedByAny(isa, outputs, block)) {
+      const bool small = block == ActivationBlock::kQ32;
+      Interleave(block, small ? buffers.xq_32 : buffers.xq_256, count, in.cols,
+                 small ? tiles_32 : tiles_256, m);
+    }
+}
+
+/// Calls fn(m, count) for each tile of M activation rows.
+template <class Fn>
+void ForEachTile(Isa isa, std::int64_t M, Fn&& fn) noexcept {
+  for (std::int64_t m = 0, count; m < M; m += count) fn(m, count = RowsAtOnce(isa, M - m));
+}
+
+}  // namespace
+
+void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+               std::span<const LinearOutput> outputs) noexcept {
+  const Isa isa = impl.limits.isa;
+  const bool few = in.M <= kMatvecRows;
+  const ThreadBuffers buffers = impl.Buffers(worker.index());
+  const QuantizedRows& tiles_32 = few ? buffers.tiles_32 : impl.shared.tiles_32;
+  const QuantizedRows& tiles_256 = few ? buffers.tiles_256 : impl.shared.tiles_256;
+  const auto round = [&](std::int64_t m, std::int64_t count) {
+    RoundTile(isa, in, outputs, m, count, buffers, tiles_32, tiles_256);
+  };
+  // Each thread rounds a few rows for itself: that takes less time than to wait for the others.
+  if (few) {
+    ForEachTile(isa, in.M, round);
+  } else {
+    const std::int64_t step = RowsAtOnce(isa, in.M);
+    worker.ForEach((in.M + step - 1) / step, [&](std::int64_t i) {
+      ForEachTile(isa, std::min(step, in.M - i * step),
+                  [&](std::int64_t m, std::int64_t count) { round(i * step + m, count); });
+    });
+  }
+  const auto rows_of = [few](const WeightView& weight) {
+    const std::int64_t bytes = few ? kStreamedItemBytes : kCachedItemBytes;
+    return std::max<std::int64_t>(1, bytes / (WeightRowBytes(weight) * kPackedRows)) * kPackedRows;
+  };
+  worker.ForEach(CountItems(outputs, rows_of), [&](std::int64_t i) {
+    const RowRange range = FindItem(outputs, i, rows_of);
+    const LinearOutput& output = *range.output;
+    const WeightView& weight = *output.weight;
+    const std::int64_t group_bytes = StrideBytes(weight);
+    const bool small = KernelsOf(isa, weight.type).activations == ActivationBlock::kQ32;
+    ForEachTile(isa, in.M, [&](std::int64_t m, std::int64_t count) {
+      const PackedTask task = {
+          .weights = weight.data + range.first / kPackedRows * group_bytes,
+          .group_bytes = group_bytes,
+          .rows = range.count,
+          .cols = weight.cols,
+          .x = TileAt(small ? tiles_32 : tiles_256, m),
+          .M = count,
+          .y = output.y + m * output.y_stride + range.first,
+          .y_stride = output.y_stride,
+          .bias = output.bias == nullptr ? nullptr : output.bias + range.first};
+      KernelsFor(isa).packed->multiply[static_cast<int>(weight.type)](task);
+    });
+  });
+}
+
+}  // namespace manyhead::linear
