@@ -177,7 +177,7 @@ void Print(const Model& model, const Outcome& outcome, const Flags& flags) {
 }
 
 int Run(const Flags& flags) {
-  const Result<Model> model = LoadModel(flags.model);
+  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
   const std::vector<BenchTest> tests = PlanTests(flags.prompts, flags.gens, flags.depths);
   CatchInterrupt();

@@ -104,7 +104,7 @@ Result<Session> CreateSession(const Model& model, const SessionFlags& flags) {
 }
 
 int Run(const Flags& flags) {
-  const Result<Model> model = LoadModel(flags.model);
+  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
   const Result<std::vector<TokenId>> prompt = PromptIds(flags, model->tokenizer());
   if (!prompt.ok()) return Fail(prompt.status());

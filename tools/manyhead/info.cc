@@ -175,7 +175,7 @@ Json ModelJson(const Model& model) {
 int Run(const Flags& flags, bool with_model) {
   Json json;
   if (with_model) {
-    const Result<Model> model = LoadModel(flags.model);
+    const Result<Model> model = LoadModel(flags.model, {.weights = WeightStorage::kMapped});
     if (!model.ok()) return Fail(model.status());
     const Machine machine = Inspect(flags);
     if (flags.format == "json") {

@@ -168,6 +168,9 @@ void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags) {
       ->default_str(FormatKvTypes(flags->kv_types));
   AddChoice(app, "--math", &flags->math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
+  AddChoice(app, "--weights", &flags->weights, {"packed", "mapped"},
+            "packed: low-bit weights copied side by side at the start, faster to multiply; mapped: "
+            "as the file has them");
 }
 
 void AddKvPolicy(CLI::App& app, SessionFlags* flags) {
@@ -201,6 +204,13 @@ SessionOptions ToSessionOptions(const SessionFlags& flags) {
   options.kv_policy = flags.kv_policy;
   options.kv_budget_bytes = flags.kv_budget_bytes;
   options.math = flags.math == "exact" ? MathMode::kExact : MathMode::kFast;
+  return options;
+}
+
+ModelOptions ToModelOptions(const SessionFlags& flags) {
+  ModelOptions options;
+  options.weights = flags.weights == "mapped" ? WeightStorage::kMapped : WeightStorage::kPacked;
+  options.threads = static_cast<int>(flags.threads);
   return options;
 }
 

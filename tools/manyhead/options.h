@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "manyhead/model.h"
 #include "manyhead/session.h"
 #include "manyhead/status.h"
 #include "manyhead/tokenizer.h"
@@ -54,6 +55,7 @@ struct SessionFlags {
   std::string kv_policy;
   std::int64_t kv_budget_bytes = 0;
   std::string math;
+  std::string weights;
 };
 
 void AddThreads(CLI::App& app, std::int64_t* threads);
@@ -62,6 +64,7 @@ void AddContext(CLI::App& app, SessionFlags* flags);
 /// --kv-policy and --kv-budget.
 void AddKvPolicy(CLI::App& app, SessionFlags* flags);
 SessionOptions ToSessionOptions(const SessionFlags& flags);
+ModelOptions ToModelOptions(const SessionFlags& flags);
 
 /// Where a text comes from, and how it is read.
 struct TextFlags {

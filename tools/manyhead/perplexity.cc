@@ -111,7 +111,7 @@ int Print(const Flags& flags, const Session& session, std::int64_t tokens, const
 }
 
 int Run(const Flags& flags) {
-  const Result<Model> model = LoadModel(flags.model);
+  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
   const Tokenizer& tokenizer = model->tokenizer();
   const Result<std::vector<TokenId>> ids = ReadIds(flags, tokenizer);

@@ -105,11 +105,11 @@ void WriteCsv(const std::vector<Json>& rows) {
   }
 }
 
-Result<Model> LoadModel(const std::string& name) {
+Result<Model> LoadModel(const std::string& name, const ModelOptions& options) {
   const Result<std::string> path = FindModel(name);
   if (!path.ok()) return path.status();
   const SlowNotice notice("loading " + *path);
-  return Model::Load(*path);
+  return Model::Load(*path, options);
 }
 
 }  // namespace manyhead::cli

@@ -38,6 +38,6 @@ std::string ModelType(const Model& model);
 void WriteCsv(const std::vector<Json>& rows);
 
 /// Loads what `-m` names; says so on stderr when that takes long.
-Result<Model> LoadModel(const std::string& name);
+Result<Model> LoadModel(const std::string& name, const ModelOptions& options);
 
 }  // namespace manyhead::cli
