@@ -148,6 +148,8 @@ struct KvCache::Impl {
                 std::int64_t begin, std::int64_t end);
   void CopyHead(std::size_t head, const HeadTable& from, HeadTable& table, std::int64_t length,
                 std::int64_t begin, std::int64_t end) noexcept;
+  void PlanDrop(Change& change, std::size_t head, const Sequence& sequence, std::int64_t begin,
+                std::int64_t end);
   /// Gives back the pages of [first, last) that hold none of the first `length` tokens.
   void GiveEmpty(std::size_t head, HeadTable& table, std::int64_t first, std::int64_t last,
                  std::int64_t length) noexcept;

@@ -187,13 +187,26 @@ bool KvCache::Impl::Truncate(SequenceId id, std::int64_t length) noexcept {
   return exact;
 }
 
+void KvCache::Impl::PlanDrop(Change& change, std::size_t head, const Sequence& sequence,
+                             std::int64_t begin, std::int64_t end) {
+  const HeadTable& table = sequence.heads[head];
+  const std::int64_t page_size = heads_[head].layout.page_size;
+  std::int64_t freed = 0;
+  for (std::int64_t p = begin / page_size; p < heads_[head].PagesFor(end); ++p) {
+    const std::int64_t first = p * page_size, last = std::min(sequence.length, first + page_size);
+    const std::int64_t dropped = table.HeldIn(std::max(begin, first), std::min(end, last));
+    freed += IsOwn(head, table.pages[p]) && table.HeldIn(first, last) == dropped;
+  }
+  PlanPages(change, head, -freed);
+  PlanRoom(change, head, table, 0, table.holes.size() + 1);
+}
+
 Status KvCache::Impl::Drop(SequenceId id, std::int64_t begin, std::int64_t end) {
   if (begin == end) return Status();
   Sequence& sequence = *Find(id);
   Change change = Begin("KvCache::Drop");
   for (std::size_t head = 0; head < heads_.size(); ++head)
-    if (!heads_[head].off())
-      PlanRoom(change, head, sequence.heads[head], 0, sequence.heads[head].holes.size() + 1);
+    if (!heads_[head].off()) PlanDrop(change, head, sequence, begin, end);
   if (Status status = Admit(change); !status.ok()) return status;
   PutTables(change, sequence);
   for (std::size_t head = 0; head < heads_.size(); ++head) {

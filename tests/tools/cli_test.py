@@ -74,6 +74,8 @@ class UsageTest(CommandTest):
                 ("'-1'", [*generate, "--top-k", "-1"]), ("'-7'", [*generate, "--seed", "-7"]),
                 ("int4", [*generate, "--kv-type", "q8"]), ("'f16/'", [*generate, "--kv-type", "f16/"]),
                 ("exact", [*generate, "--math", "quick"]),
+                ("window(x)", [*generate, "--kv-policy", "window(x)"]),
+                ("'-1'", [*generate, "--kv-budget", "-1"]),
                 ("json", [*generate, "-o", "xml"]), ("--stop", [*generate, "--stop", ""]),
                 ("'x'", ["generate", "--prompt-ids", "1,x"]),
                 ("--prompt", [*generate, "-f", "README.md"]),
@@ -171,6 +173,27 @@ class GenerateTest(CommandTest):
                 statistics = self.succeed("generate", "-p", PROMPT, "-n", "4", "--kv-type",
                                           types).stderr.decode()
                 self.assertIn(f" {types}; pages hold", statistics)
+
+    def test_heads_keep_what_the_policy_says(self):
+        plain = self.json("generate", "-p", PROMPT * 8, "-n", "80")
+        for policy in ("full", '{"heads": []}'):
+            self.assertEqual(self.json("generate", "-p", PROMPT * 8, "-n", "80", "--kv-policy",
+                                       policy)["ids"], plain["ids"])
+        half = '{"heads": [{"kv_heads": [0], "policy": "sink(4)+recent(60)", "k_type": "int8"}]}'
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "policy.json")
+            file.write_text(half + "\n", encoding="utf-8")
+            results = [self.json("generate", "-p", PROMPT * 8, "-n", "80", "--kv-policy", policy)
+                       for policy in (half, str(file))]
+        self.assertEqual(results[0]["ids"], results[1]["ids"])
+        kv = results[0]["kv"]
+        self.assertLess(kv["used_bytes"], plain["kv"]["used_bytes"])
+        self.assertEqual(sum(sum(heads) for heads in kv["head_bytes"]), kv["used_bytes"])
+        for heads in kv["head_bytes"]:
+            self.assertLess(heads[0], min(heads[1:]))
+        self.fail_with(1, "heads[0].layers", "generate", "-p", "a", "--kv-policy",
+                       '{"heads": [{"layers": [99]}]}')
+        self.fail_with(1, "kv_budget_bytes = 7", "generate", "-p", "a", "--kv-budget", "7")
 
     def test_text_output_is_prompt_and_continuation(self):
         expected = self.json("generate", "-p", PROMPT, "-n", "16")
