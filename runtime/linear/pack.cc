@@ -88,13 +88,13 @@ std::uint32_t SpreadFourths(std::uint32_t byte) noexcept {
 }
 
 /// Bit 4 i + k -> bit i of byte k, and back.
-std::uint32_t PackFifths(std::uint32_t word) noexcept {
+inline std::uint32_t PackFifths(std::uint32_t word) noexcept {
   std::uint32_t packed = 0;
   for (int k = 0; k < 4; ++k) packed |= GatherFourths(word >> k) << (8 * k);
   return packed;
 }
 
-std::uint32_t UnpackFifths(std::uint32_t packed) noexcept {
+inline std::uint32_t UnpackFifths(std::uint32_t packed) noexcept {
   std::uint32_t word = 0;
   for (int k = 0; k < 4; ++k) word |= SpreadFourths(packed >> (8 * k) & 0xff) << k;
   return word;
@@ -155,13 +155,16 @@ void MoveBlock(WeightType type, const std::byte* from, std::byte* to, std::int64
       MoveWords(in, out, rows, field.bytes / 4);
       continue;
     }
-    for (std::int64_t r = 0; r < rows; ++r)
-      for (std::int64_t i = 0; i < field.bytes / step; ++i) {
-        if (field.kind == FieldKind::kHalves)
-          std::memcpy(out.At(r, i), in.At(r, i), 2);
-        else
-          StoreWord(out.At(r, i), (kPack ? PackFifths : UnpackFifths)(LoadWord(in.At(r, i))));
-      }
+    if (field.kind == FieldKind::kFifths) {
+      std::uint32_t words[kPackedRows] = {};
+      for (std::int64_t r = 0; r < rows; ++r) words[r] = LoadWord(in.At(r, 0));
+      // All of them, so that the compiler makes vectors of it.
+      for (std::uint32_t& word : words) word = (kPack ? PackFifths : UnpackFifths)(word);
+      for (std::int64_t r = 0; r < rows; ++r) StoreWord(out.At(r, 0), words[r]);
+      continue;
+    }
+    for (std::int64_t i = 0; i < field.bytes / step; ++i)
+      for (std::int64_t r = 0; r < rows; ++r) std::memcpy(out.At(r, i), in.At(r, i), 2);
   }
 }
 
