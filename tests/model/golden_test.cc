@@ -132,6 +132,30 @@ TEST_P(Golden, ExactModeGivesTheReferencesLogitsAndGreedyIds) {
   }
 }
 
+/// Packing moves bytes; the exact product moves them back.
+TEST_P(Golden, MappedAndPackedWeightsGiveTheSameExactBits) {
+  const Result<Model> mapped =
+      Model::Load(model_->path(), {.weights = WeightStorage::kMapped, .threads = 1});
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  EXPECT_EQ(mapped->packed_bytes(), 0);
+  if (SupportedIsas().back() != Isa::kScalar) EXPECT_GT(model_->packed_bytes(), 0);
+  const auto prompt = golden_["cases"][0]["prompt"].get<std::vector<TokenId>>();
+  std::vector<float> packed_logits;
+  for (const Model* model : {&*model_, &*mapped}) {
+    SessionOptions options;
+    options.math = MathMode::kExact;
+    options.isa = std::get<1>(GetParam());
+    Result<Session> session = Session::Create(*model, options);
+    ASSERT_TRUE(session.ok()) << session.status().message();
+    const auto logits = session->Append(prompt);
+    ASSERT_TRUE(logits.ok()) << logits.status().message();
+    if (model == &*model_)
+      packed_logits.assign(logits->begin(), logits->end());
+    else
+      EXPECT_TRUE(std::equal(logits->begin(), logits->end(), packed_logits.begin()));
+  }
+}
+
 // The long case is the text of data/long.txt; short prompts say little about a mean.
 TEST_P(Golden, FastModeStaysNearTheReference) {
   Session session = Make(MathMode::kFast, KvType::kF16);

@@ -34,6 +34,13 @@ TinyModel Made(const std::function<void(TinyModel&)>& change = [](TinyModel&) {}
   return tiny;
 }
 
+TEST(ModelLoad, RefusesThreadsOutOfRange) {
+  EXPECT_EQ(Model::Load("unread.gguf", {.threads = -1}).status().message(),
+            "ModelOptions: threads = -1; expected 0 to 4096");
+  EXPECT_EQ(Model::Load("unread.gguf", {.threads = 4097}).status().message(),
+            "ModelOptions: threads = 4097; expected 0 to 4096");
+}
+
 TEST(ModelLoad, ReadsTheConfigOfItsFamily) {
   const Result<Model> model = LoadBytes(Made([](TinyModel& m) {
                                           m.family = "gemma3";

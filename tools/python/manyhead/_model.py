@@ -105,13 +105,20 @@ class Model:
         self.context_length: int = core.context_length
         self.num_parameters: int = core.num_parameters
         self.weight_bytes: int = core.weight_bytes
+        #: Bytes of weights that were packed, beside the mapped file.
+        self.packed_bytes: int = core.packed_bytes
         self.layers: list[_core.LayerConfig] = core.layers
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Model:
+    def load(cls, path: str | os.PathLike[str], *, weights: str = "packed") -> Model:
         """The model in a GGUF file. Raises FileError (an OSError and a ValueError) for a bad file, or
-        UnsupportedError for a kind of model this library does not know."""
-        return cls(_core.Model.load(os.fsencode(path)))
+        UnsupportedError for a kind of model this library does not know.
+
+        Args:
+            weights: "packed" copies low-bit matrices into the order that multiplies fastest;
+                "mapped" leaves them in the file's pages, which loads faster.
+        """
+        return cls(_core.Model.load(os.fsencode(path), weights=weights))
 
     def __repr__(self) -> str:
         return (f"<manyhead.Model {self.architecture} {self.num_parameters / 1e6:.0f}M "

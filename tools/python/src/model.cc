@@ -190,6 +190,12 @@ void BindLayerConfig(nb::module_& module) {
       .def_ro("window", &LayerConfig::window, "Tokens a query sees including itself; 0 = all.");
 }
 
+WeightStorage ParseWeightsOrRaise(const std::string& name) {
+  if (name == "packed") return WeightStorage::kPacked;
+  if (name == "mapped") return WeightStorage::kMapped;
+  Raise({StatusCode::kInvalidArgument, "weights = '" + name + "'; expected 'packed' or 'mapped'"});
+}
+
 }  // namespace
 
 void BindModel(nb::module_& module) {
@@ -202,11 +208,12 @@ void BindModel(nb::module_& module) {
   nb::class_<Model>(module, "Model")
       .def_static(
           "load",
-          [](const nb::bytes& path) {
+          [](const nb::bytes& path, const std::string& weights) {
             const std::string name(View(path));
-            return Take(WithoutGil([&] { return Model::Load(name); }));
+            const ModelOptions options = {.weights = ParseWeightsOrRaise(weights)};
+            return Take(WithoutGil([&] { return Model::Load(name, options); }));
           },
-          arg("path"))
+          arg("path"), arg("weights"))
       .def(
           "tokenize",
           [](const Model& self, const nb::bytes& text, bool add_special, bool parse_special) {
@@ -221,6 +228,7 @@ void BindModel(nb::module_& module) {
           },
           arg("ids").noconvert(), arg("special"))
       .def("logits", &LastLogits, arg("ids").noconvert(), arg("options"), arg("out").noconvert())
+      .def_prop_ro("packed_bytes", &Model::packed_bytes)
       .def_prop_ro("path", [](const Model& self) { return Bytes(self.path()); })
       .def_prop_ro("architecture", config(&ModelConfig::architecture))
       .def_prop_ro("name", [](const Model& self) { return Bytes(self.config().name); })

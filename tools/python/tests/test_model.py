@@ -27,6 +27,15 @@ class ModelTest(unittest.TestCase):
     def setUpClass(cls):
         cls.model = manyhead.Model.load(BUNDLED)
 
+    def test_packed_weights_are_the_file_s_low_bit_ones(self):
+        mapped = manyhead.Model.load(BUNDLED, weights="mapped")
+        self.assertEqual(mapped.packed_bytes, 0)
+        self.assertEqual(mapped.weight_bytes, self.model.weight_bytes)
+        ids = mapped.tokenize("abcabc")
+        np.testing.assert_allclose(mapped.logits(ids), self.model.logits(ids), rtol=0, atol=0.5)
+        with self.assertRaisesRegex(ValueError, "weights = 'both'; expected 'packed' or 'mapped'"):
+            manyhead.Model.load(BUNDLED, weights="both")
+
     def test_what_it_tells_of_itself(self):
         model = self.model
         self.assertEqual((model.architecture, model.path), ("llama", str(BUNDLED)))
