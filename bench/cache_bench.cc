@@ -80,6 +80,34 @@ void BM_CreateFree(benchmark::State& state, const ModelShape& model, KvType type
   SetPages(state, Pages(model, kTokens));
 }
 
+/// A second sequence with all of the first's pages, which goes again.
+void BM_Fork(benchmark::State& state, const ModelShape& model, KvType type) {
+  auto filled = Fill(model, type);
+  if (!filled.ok()) return state.SkipWithError(filled.status().message().c_str());
+  auto& [cache, sequence] = *filled;
+  for (auto _ : state) {
+    const auto fork = cache.Fork(sequence);
+    if (!fork.ok() || !cache.FreeSequence(*fork).ok()) return state.SkipWithError("fork failed");
+  }
+  SetPages(state, Pages(model, kTokens));
+}
+
+/// As BM_Fork, and a token appended to it: on every head the last page is copied first.
+void BM_ForkAppend(benchmark::State& state, const ModelShape& model, KvType type) {
+  auto filled = Fill(model, type);
+  if (!filled.ok()) return state.SkipWithError(filled.status().message().c_str());
+  auto& [cache, sequence] = *filled;
+  const std::vector<float> rows = Random(model.num_kv_heads * model.head_dim);
+  for (auto _ : state) {
+    const auto fork = cache.Fork(sequence);
+    bool ok = fork.ok() && cache.Reserve(*fork, 1).ok();
+    for (std::int64_t layer = 0; layer < model.layers; ++layer)
+      ok = ok && cache.Write(*fork, layer, kTokens, 1, rows.data(), rows.data()).ok();
+    if (!ok || !cache.FreeSequence(*fork).ok()) return state.SkipWithError("fork failed");
+  }
+  SetPages(state, Pages(model, kTokens));
+}
+
 void RegisterAll() {
   for (const ModelShape& model : kModels) {
     for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kInt8, KvType::kInt4}) {
@@ -91,14 +119,15 @@ void RegisterAll() {
             ->UseRealTime()
             ->Unit(benchmark::kMicrosecond);
       if (type != KvType::kF16) continue;  // pages are taken and given back alike
-      benchmark::RegisterBenchmark(FullName("truncate512" + suffix, 1).c_str(), BM_Truncate, model,
-                                   type)
-          ->UseRealTime()
-          ->Unit(benchmark::kMicrosecond);
-      benchmark::RegisterBenchmark(FullName("create_free" + suffix, 1).c_str(), BM_CreateFree,
-                                   model, type)
-          ->UseRealTime()
-          ->Unit(benchmark::kMicrosecond);
+      const auto add = [&](const char* name, auto function) {
+        benchmark::RegisterBenchmark(FullName(name + suffix, 1).c_str(), function, model, type)
+            ->UseRealTime()
+            ->Unit(benchmark::kMicrosecond);
+      };
+      add("truncate512", BM_Truncate);
+      add("create_free", BM_CreateFree);
+      add("fork", BM_Fork);
+      add("fork_append1", BM_ForkAppend);
     }
   }
 }

@@ -126,6 +126,9 @@ def feature_claims(args):
         for odd, even in ((127, 128), (100, 112), (72, 80)):
             yield ratio(f"features: {kind}, head_dim {even} over {odd}", 0.8, work(args, **{"head-dim": even}),
                         work(args, **{"head-dim": odd}))
+    # Half the heads that are there, or all of twice as many of which half are off: the same work.
+    yield ratio("features: decode, 16/4 heads over 32/8 of which half are off", 0.9,
+                decode(args, heads=16, **{"kv-heads": 4}), decode(args, off=4))
     visible = args.tokens // 2
     yield ratio("features: decode, kv 2k over window of 2k in 4k", 0.8, decode(args, **{"kv-len": visible}),
                 decode(args, window=visible))

@@ -61,7 +61,7 @@ class ProgramsTest(unittest.TestCase):
     def test_cache(self):
         rows = rows_of("cache_bench", "gemma3_270m/f16")
         self.assertEqual([row["name"].split("/")[0] for row in rows],
-                         ["append1", "append512", "truncate512", "create_free"])
+                         ["append1", "append512", "truncate512", "create_free", "fork", "fork_append1"])
         for row in rows:
             self.assertGreater(row.get("of_roofline", row.get("pages/s")), 0)
         # f32 rows read and f16 written.

@@ -459,6 +459,14 @@ class BenchAttentionTest(CommandTest):
         self.assertEqual(window["bytes"], 8 * 102 * 256 * 2)
         self.assertLess(window["max_abs_error"], 1e-6)
 
+    def test_heads_that_are_off_cost_nothing_and_give_zeros(self):
+        whole, half, none = self.json(*self.FLAGS, "--kv-len", "300", "--off", "0,4,8")
+        self.assertEqual((half["flops"], half["bytes"]), (whole["flops"] // 2, whole["bytes"] // 2))
+        self.assertEqual((none["flops"], none["bytes"]), (0, 0))
+        self.assertLess(half["max_abs_error"], 1e-6)
+        self.assertEqual(none["max_abs_error"], 0)
+        self.fail_with(1, "off = 9 exceeds num_kv_heads = 8", *self.FLAGS, "--off", "9")
+
     def test_bad_shapes_name_both_values(self):
         self.fail_with(1, "num_heads = 5 is not a multiple of num_kv_heads = 2", *self.FLAGS, "--heads", "5",
                        "--kv-heads", "2")

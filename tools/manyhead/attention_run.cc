@@ -62,6 +62,9 @@ Result<Filled> Fill(const AttentionShape& shape, Numbers& numbers) {
   params.layers = {{shape.kv_heads, shape.head_dim, shape.head_dim}};
   params.k_type = params.v_type = shape.kv_type;
   params.max_tokens = shape.kv_len;
+  params.heads = {std::vector<KvHeadParams>(static_cast<std::size_t>(shape.kv_heads),
+                                            {shape.kv_type, shape.kv_type, KvPolicy::Full()})};
+  for (std::int64_t h = 0; h < shape.off; ++h) params.heads[0][h].policy = KvPolicy::Off();
   const Result<std::int64_t> bytes = KvCapacityBytes(params, 1, shape.kv_len);
   if (!bytes.ok()) return bytes.status();
   params.capacity_bytes = *bytes;
@@ -92,11 +95,12 @@ Result<std::vector<double>> ReferenceRow(const AttentionParams& params, const Fi
   const float* query = q.data() + (t * shape.heads + h) * dim;
   std::vector<float> k(static_cast<std::size_t>(dim)), v(k.size());
   std::vector<double> sum(k.size(), 0.0);
+  const std::int64_t kv_head = h / (shape.heads / shape.kv_heads);
+  if (kv_head < shape.off) return sum;
   double denominator = 0, max = shape.sinks ? params.sink_logits[h] : -HUGE_VAL;
   if (shape.sinks) denominator = 1;
   for (std::int64_t s = first; s <= position; ++s) {
-    const Status status = filled.cache.Read(filled.sequence, 0, h / (shape.heads / shape.kv_heads),
-                                            s, k.data(), v.data());
+    const Status status = filled.cache.Read(filled.sequence, 0, kv_head, s, k.data(), v.data());
     if (!status.ok()) return status;
     double logit = 0;
     for (std::int64_t d = 0; d < dim; ++d) logit += double{query[d]} * double{k[d]};
@@ -137,6 +141,10 @@ Result<std::optional<AttentionTiming>> TimeAttention(const AttentionShape& shape
                                                      std::int64_t repetitions) {
   Result<AttentionPlan> plan = AttentionPlan::Create(ParamsOf(shape));
   if (!plan.ok()) return plan.status();
+  if (shape.off > shape.kv_heads)
+    return Status(StatusCode::kInvalidArgument,
+                  "bench attention: off = " + std::to_string(shape.off) +
+                      " exceeds num_kv_heads = " + std::to_string(shape.kv_heads));
   Numbers numbers;
   const Result<Filled> filled = Fill(shape, numbers);
   if (!filled.ok()) return filled.status();
@@ -151,8 +159,9 @@ Result<std::optional<AttentionTiming>> TimeAttention(const AttentionShape& shape
   timing.isa = *plan->params().isa;
   const auto explanation = plan->Explain(shape.kv_type, shape.kv_type, shape.q_len, shape.kv_len);
   if (!explanation.ok()) return explanation.status();
-  timing.bytes = explanation->bytes;
-  timing.flops = explanation->flops;
+  const std::int64_t read = shape.kv_heads - shape.off;
+  timing.bytes = explanation->bytes / shape.kv_heads * read;
+  timing.flops = explanation->flops / shape.kv_heads * read;
   Status status;
   const auto run = [&] {
     if (Interrupted().load()) return false;

@@ -19,6 +19,7 @@ struct AttentionShape {
   double softcap = 0;
   bool sinks = false;  ///< a sink logit per head
   bool alibi = false;
+  std::int64_t off = 0;  ///< how many KV heads, the first, are neither stored nor read
 };
 
 struct AttentionTiming {

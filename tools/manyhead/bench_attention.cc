@@ -17,7 +17,7 @@ namespace {
 struct Flags {
   std::vector<std::int64_t> heads = {32}, kv_heads = {8}, head_dims = {128}, q_lens = {1},
                             kv_lens = {4096}, threads = {0}, windows = {0}, softcaps = {0},
-                            sinks = {0}, alibi = {0};
+                            sinks = {0}, alibi = {0}, offs = {0};
   std::vector<std::string> kv_types = {"f16"};
   std::int64_t repetitions = 9;
   std::string format;
@@ -43,7 +43,7 @@ std::vector<AttentionShape> ShapesOf(const Flags& flags) {
   for (std::size_t i = 0; i < types.size(); ++i) types[i] = static_cast<std::int64_t>(i);
   ForEachCombination(
       {flags.heads, flags.kv_heads, flags.head_dims, flags.q_lens, flags.kv_lens, types,
-       flags.windows, flags.softcaps, flags.sinks, flags.alibi, flags.threads},
+       flags.windows, flags.softcaps, flags.sinks, flags.alibi, flags.offs, flags.threads},
       [&](const std::vector<std::int64_t>& x) {
         AttentionShape shape;
         shape.heads = x[0];
@@ -56,7 +56,8 @@ std::vector<AttentionShape> ShapesOf(const Flags& flags) {
         shape.softcap = static_cast<double>(x[7]);
         shape.sinks = x[8] != 0;
         shape.alibi = x[9] != 0;
-        shape.threads = x[10];
+        shape.off = x[10];
+        shape.threads = x[11];
         shapes.push_back(shape);
       });
   return shapes;
@@ -81,6 +82,7 @@ Json TimingJson(const AttentionTiming& timing, const Roofline& machine) {
   json["softcap"] = shape.softcap;
   json["sinks"] = shape.sinks;
   json["alibi"] = shape.alibi;
+  json["off"] = shape.off;
   json["threads"] = shape.threads;
   json["isa"] = IsaName(timing.isa);
   json["median_seconds"] = timing.median_seconds;
@@ -107,6 +109,7 @@ std::string Extras(const AttentionShape& shape) {
   if (shape.softcap > 0) add("softcap " + FormatFixed(shape.softcap, 0));
   if (shape.sinks) add("sinks");
   if (shape.alibi) add("alibi");
+  if (shape.off > 0) add("off " + std::to_string(shape.off));
   return text;
 }
 
@@ -175,6 +178,7 @@ Command AddBenchAttention(CLI::App& bench) {
   AddIntList(*app, "--softcap", &flags->softcaps, {0, 1 << 20}, "Soft-cap of the logits; 0 = none");
   AddIntList(*app, "--sinks", &flags->sinks, {0, 1}, "1 = with a sink logit per head");
   AddIntList(*app, "--alibi", &flags->alibi, {0, 1}, "1 = with ALiBi");
+  AddIntList(*app, "--off", &flags->offs, {0, 65536}, "KV heads that are off: nothing is read");
   AddIntList(*app, "-t,--threads", &flags->threads, {0, 1024},
              "Thread counts; 0 = the CPUs this process may use");
   AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each");
