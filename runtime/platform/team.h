@@ -8,7 +8,12 @@ namespace manyhead {
 
 /// What the threads of one parallel region share.
 struct TeamState {
-  std::atomic<std::int64_t> next[2] = {};             ///< item counters, used in turn
+  static constexpr int kMaxRanges = 16;
+  struct alignas(64) Counter {
+    std::atomic<std::int64_t> next = 0;
+  };
+
+  Counter ranges[2][kMaxRanges];                      ///< items handed out of each; used in turn
   bool may_spin = false;                              ///< at barriers
   alignas(64) std::atomic<std::int32_t> waiting = 0;  ///< threads at the present barrier
   alignas(64) std::atomic<std::uint32_t> round = 0;   ///< barriers passed
@@ -33,22 +38,33 @@ class Worker {
     if (count_ > 1) TeamBarrier();
   }
 
-  /// Runs fn(i) for each i in [0, items), handed out one by one as threads come free, and ends with
-  /// a barrier. All threads must call it with the same `items`. Which thread runs an item may
-  /// differ from run to run, so an item's result must not depend on it: bits are equal for every
-  /// number of threads.
+  /// Runs fn(i) for each i in [0, items) and ends with a barrier. All threads must call it with the
+  /// same `items`. A thread first takes the items of its own contiguous range, the same from call
+  /// to call, so that what they read may still lie in its caches; then those that are left of
+  /// others. Which thread runs an item may differ from run to run, so an item's result must not
+  /// depend on it: bits are equal for every number of threads.
   template <class Fn>
   void ForEach(std::int64_t items, Fn&& fn) noexcept {
     if (count_ == 1) {
       for (std::int64_t i = 0; i < items; ++i) fn(i);
       return;
     }
-    // The other counter was last read before the barrier that ended the phase before this one, and
-    // is next read after the barrier that ends this one.
-    if (index_ == 0) state_->next[phase_ ^ 1].store(0, std::memory_order_relaxed);
-    std::atomic<std::int64_t>& next = state_->next[phase_];
+    const int ranges = count_ < TeamState::kMaxRanges ? count_ : TeamState::kMaxRanges;
+    // The other counters were last read before the barrier that ended the phase before this one,
+    // and are next read after the barrier that ends this one.
+    if (index_ == 0) {
+      for (auto& counter : state_->ranges[phase_ ^ 1])
+        counter.next.store(0, std::memory_order_relaxed);
+    }
+    auto& counters = state_->ranges[phase_];
     phase_ ^= 1;
-    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < items;) fn(i);
+    for (int tried = 0, r = index_ % ranges; tried < ranges; ++tried, r = (r + 1) % ranges) {
+      const std::int64_t begin = items * r / ranges, count = items * (r + 1) / ranges - begin;
+      std::atomic<std::int64_t>& next = counters[r].next;
+      for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+        fn(begin + i);
+      }
+    }
     TeamBarrier();
   }
 

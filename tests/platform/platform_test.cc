@@ -1,10 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <immintrin.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -126,6 +128,55 @@ TEST(Team, PhasesAreSeparatedByBarriers) {
   });
   EXPECT_EQ(mismatches.load(), 0);
   EXPECT_EQ(values[63], 200);
+}
+
+TEST(Team, AThreadTakesItsOwnRangeOfItemsFirst) {
+  constexpr std::int64_t kItems = 1001;
+  std::vector<int> owner(kItems, -1);
+  std::atomic<int> began = 0;
+  RunTeam(3, [&](Worker& worker) {
+    worker.ForEach(kItems, [&](std::int64_t i) {
+      owner[static_cast<std::size_t>(i)] = worker.index();
+      if (began < worker.count()) {  // nobody has taken a second item before all took their first
+        ++began;
+        while (began < worker.count()) sched_yield();
+      }
+    });
+    EXPECT_EQ(owner[static_cast<std::size_t>(kItems * worker.index() / worker.count())],
+              worker.index());
+  });
+  EXPECT_EQ(std::ranges::count(owner, -1), 0);
+}
+
+TEST(Team, AThreadLeavesTheCpuOfAnotherAndKeepsItsMask) {
+  cpu_set_t process;
+  ASSERT_EQ(sched_getaffinity(0, sizeof process, &process), 0);
+  if (CPU_COUNT(&process) < 2) GTEST_SKIP() << "one CPU only";
+  constexpr int kTries = 50;
+  int apart = 0;
+  for (int i = 0; i < kTries; ++i) {
+    std::atomic<int> cpu = -1;
+    RunTeam(2, [&](Worker& worker) {
+      if (worker.index() == 0) cpu = sched_getcpu();
+      worker.Barrier();
+      if (worker.index() == 1) {  // join the caller, as a scheduler might have it
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(static_cast<std::size_t>(cpu.load()), &one);
+        EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+        EXPECT_EQ(sched_setaffinity(0, sizeof process, &process), 0);
+      }
+    });
+    int cpus[2] = {-1, -2};
+    RunTeam(2, [&](Worker& worker) {
+      cpus[worker.index()] = sched_getcpu();
+      cpu_set_t mask;
+      EXPECT_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
+      EXPECT_TRUE(CPU_EQUAL(&mask, &process));
+    });
+    apart += cpus[0] != cpus[1] ? 1 : 0;
+  }
+  EXPECT_GT(apart, kTries / 2);
 }
 
 TEST(Team, AForkedProcessHasThreadsOfItsOwn) {
