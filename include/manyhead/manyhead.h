@@ -3,6 +3,7 @@
 /// Everything: attention, the per-head KV cache, models, tokenizers, generation.
 
 #include "manyhead/attention.h"
+#include "manyhead/calibrate.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"

@@ -200,6 +200,7 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
             call.first_math());
   timer_.Mark(worker, StepPhase::kQueryKeyValue);
   worker.ForEach(rows, [&](std::int64_t row) { RotateHeads(layer, w, row); });
+  if (query_tap_ && worker.index() == 0) query_tap_(index, call.position, rows, query_.data());
   call.cache.impl().WriteOn(worker, call.sequence, static_cast<std::int64_t>(index), call.position,
                             rows, key_.data(), value_.data(), w.key.rows, w.value.rows);
   timer_.Mark(worker, StepPhase::kRotaryAndWrite);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -49,6 +50,13 @@ class Decoder {
   /// Of these, attention's.
   std::int64_t attention_bytes() const noexcept;
 
+  /// Called with each layer's queries [rows, H, D] of a step, as attention gets them: rotated, the
+  /// first at `position`. By one thread of the region, while the others work on.
+  using QueryTap = std::function<void(std::size_t layer, std::int64_t position, std::int64_t rows,
+                                      const float* query)>;
+  /// Null = off.
+  void SetQueryTap(QueryTap tap) noexcept { query_tap_ = std::move(tap); }
+
   /// Times steps into `*profile` from now on; null = off.
   void SetProfile(StepProfile* profile) { timer_.SetProfile(profile, limits_.threads); }
   /// Adds what a step of `rows` tokens, the last of `length`, had to read and compute.
@@ -75,6 +83,7 @@ class Decoder {
   const kernels::VectorKernels* kernels_;
   DecoderLimits limits_;
   StepTimer timer_;
+  QueryTap query_tap_;
   std::vector<Rope> ropes_;              // as in ModelConfig
   std::vector<AttentionPlan> plans_;     // one for each distinct layer shape
   std::vector<std::size_t> plan_index_;  // [layer]

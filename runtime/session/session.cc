@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
+#include "runtime/model/score_rows.h"
 #include "runtime/platform/threads.h"
 #include "runtime/session/session_impl.h"
 
@@ -15,7 +16,6 @@ namespace {
 constexpr std::int64_t kDefaultContext = 8192;
 constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
 constexpr int kMaxThreads = 1024;
-constexpr std::int64_t kScoreRows = 32;  // rows whose logits are held at once while scoring
 
 Status OutOfRange(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
   return Status(StatusCode::kInvalidArgument, std::string("Session: ")
@@ -53,14 +53,6 @@ Status Complete(const ModelConfig& config, SessionOptions& options) {
                                                 .append("; this CPU runs at most ")
                                                 .append(IsaName(supported.back())));
   return {};
-}
-
-/// -log softmax(logits)[target], in nats, summed in double.
-double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
-  const double best = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
-  double sum = 0;
-  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
-  return best + std::log(sum) - static_cast<double>(logits[target]);
 }
 
 }  // namespace
@@ -117,25 +109,6 @@ Status Session::Impl::Truncate(std::int64_t length_wanted) {
   return again.empty() ? Status() : AppendAll(again, nullptr);
 }
 
-/// nll of the `count` tokens after each of the last step's first rows.
-void Session::Impl::ScoreRows(std::span<const TokenId> targets, double* nll) noexcept {
-  const std::int64_t count = static_cast<std::int64_t>(targets.size());
-  const std::int64_t block = std::min(kScoreRows, count);
-  for (std::int64_t done = 0; done < count; done += block) {
-    // The last block reaches back over rows already scored, so that each has the same number of
-    // rows and goes through the same product kernel.
-    const std::int64_t begin = std::min(done, count - block);
-    decoder.Logits(begin, block, score_logits.data());
-    RunTeam(options.threads, [&](Worker& worker) {
-      worker.ForEach(block, [&](std::int64_t row) {
-        const std::span<const float> row_logits(score_logits.data() + row * vocab(),
-                                                static_cast<std::size_t>(vocab()));
-        nll[begin + row] = NegativeLogLikelihood(row_logits, targets[begin + row]);
-      });
-    });
-  }
-}
-
 Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll) {
   if (Status status = CheckIds(ids, length()); !status.ok()) return status;
   if (nll.size() + 1 != ids.size())
@@ -149,7 +122,7 @@ Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll)
     const auto chunk = ids.subspan(begin, std::min(chunk_size, ids.size() - begin));
     if (Status status = AppendChunk(chunk, nullptr); !status.ok()) return status;
     const auto targets = ids.subspan(begin + 1, std::min(chunk.size(), ids.size() - begin - 1));
-    ScoreRows(targets, nll.data() + begin);
+    ScoreRows(decoder, targets, options.threads, score_logits, nll.data() + begin);
   }
   for (std::size_t i = 0; i < nll.size(); ++i)
     if (std::isnan(nll[i])) {

@@ -34,7 +34,6 @@ struct Session::Impl {
   Result<bool> Prefill(std::span<const TokenId> prompt, const GenerateOptions& generate,
                        Timings& timings);
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
-  void ScoreRows(std::span<const TokenId> targets, double* nll) noexcept;
 };
 
 }  // namespace manyhead

@@ -26,6 +26,7 @@ ROOMS = {
     "text": {"formats", "platform"},
     "model": {"formats", "text", "layer", "linear", "attention", "cache", "platform"},
     "session": {"platform", "cache", "linear", "formats", "attention", "layer", "text", "model"},
+    "calibrate": {"platform", "cache", "attention", "model"},
 }
 # The only project headers kernels share with the rest.
 KERNEL_HEADERS = {"manyhead/types.h", "manyhead/isa.h"}

@@ -15,6 +15,7 @@ struct Command {
 Command AddGenerate(CLI::App& parent);
 Command AddTokenize(CLI::App& parent);
 Command AddPerplexity(CLI::App& parent);
+Command AddCalibrate(CLI::App& parent);
 Command AddBench(CLI::App& parent);
 /// Below `bench`.
 Command AddBenchAttention(CLI::App& bench);

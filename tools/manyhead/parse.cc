@@ -45,6 +45,23 @@ std::optional<double> ParseReal(std::string_view text) {
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
+std::optional<ByteBudget> ParseByteBudget(std::string_view text) {
+  if (text.ends_with('%')) {
+    const std::optional<double> percent = ParseReal(text.substr(0, text.size() - 1));
+    if (!percent || !(*percent > 0)) return std::nullopt;
+    return ByteBudget{.fraction = *percent / 100};
+  }
+  constexpr std::string_view kUnits = "KMG";
+  const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
+  if (unit != kUnits.npos) text.remove_suffix(1);
+  const std::optional<std::int64_t> count = ParseInt(text);
+  const std::int64_t scale =
+      unit == kUnits.npos ? 1 : std::int64_t{1024} << (10 * static_cast<int>(unit));
+  if (!count || *count < 1 || *count > std::numeric_limits<std::int64_t>::max() / scale)
+    return std::nullopt;
+  return ByteBudget{.bytes = *count * scale};
+}
+
 std::optional<KvTypes> ParseKvTypes(std::string_view text) {
   const std::size_t slash = text.find('/');
   const std::optional<KvType> k = ParseKvType(text.substr(0, slash));

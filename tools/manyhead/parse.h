@@ -28,6 +28,15 @@ std::optional<KvTypes> ParseKvTypes(std::string_view text);
 /// As ParseKvTypes reads it, in its shortest form.
 std::string FormatKvTypes(KvTypes types);
 
+/// Bytes, or a share of something; one of them is above 0.
+struct ByteBudget {
+  std::int64_t bytes = 0;
+  double fraction = 0;
+};
+
+/// "40%", or bytes: "12M", "12582912", K, M and G being powers of 1024.
+std::optional<ByteBudget> ParseByteBudget(std::string_view text);
+
 /// Token ids: a JSON list or numbers separated by white space and commas.
 /// Errors   kInvalidArgument naming the first thing that is no token id.
 Result<std::vector<TokenId>> ParseIds(std::string_view text);

@@ -1,0 +1,41 @@
+#include "runtime/model/score_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/platform/team.h"
+
+namespace manyhead {
+namespace {
+
+/// -log softmax(logits)[target], in nats, summed in double.
+double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
+  const double best = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
+  double sum = 0;
+  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
+  return best + std::log(sum) - static_cast<double>(logits[target]);
+}
+
+}  // namespace
+
+void ScoreRows(Decoder& decoder, std::span<const TokenId> targets, int threads,
+               AlignedBuffer<float>& logits, double* nll) noexcept {
+  const std::int64_t vocab = logits.size() / kScoreRows;
+  const std::int64_t count = static_cast<std::int64_t>(targets.size());
+  const std::int64_t block = std::min(kScoreRows, count);
+  for (std::int64_t done = 0; done < count; done += block) {
+    // The last block reaches back over rows already scored, so that each has the same number of
+    // rows and goes through the same product kernel.
+    const std::int64_t begin = std::min(done, count - block);
+    decoder.Logits(begin, block, logits.data());
+    RunTeam(threads, [&](Worker& worker) {
+      worker.ForEach(block, [&](std::int64_t row) {
+        const std::span<const float> row_logits(logits.data() + row * vocab,
+                                                static_cast<std::size_t>(vocab));
+        nll[begin + row] = NegativeLogLikelihood(row_logits, targets[begin + row]);
+      });
+    });
+  }
+}
+
+}  // namespace manyhead
