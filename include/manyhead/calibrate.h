@@ -24,9 +24,7 @@ struct CalibrateOptions {
   /// Tokens the budget is for; as many of the text are used, and it has no fewer. 0: the text's, up
   /// to the model's context and 8192. At least 256.
   std::int64_t context = 0;
-  /// What keys, and values, of a head may be stored as.
-  std::vector<KvType> types = {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8,
-                               KvType::kInt4};
+  std::vector<KvType> types;  ///< of keys, and of values, to choose from; empty: all of them
   /// Heads may also drop tokens. Without it only those that the model's own windows hide are.
   bool evict = true;
   MathMode math = MathMode::kFast;

@@ -140,7 +140,8 @@ Status Search::CheckOptions() {
     return Invalid("budget_bytes = ", options_.budget_bytes,
                    ", budget_fraction = ", options_.budget_fraction,
                    "; expected one of them above 0, the other 0");
-  if (options_.types.empty()) return Invalid("types has 0 entries; expected at least 1");
+  if (options_.types.empty())
+    options_.types = {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4};
   for (const KvType type : options_.types)
     if (type > KvType::kInt4)
       return Invalid("types has ", static_cast<int>(type),

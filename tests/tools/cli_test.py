@@ -55,7 +55,7 @@ class CommandTest(unittest.TestCase):
 
 class UsageTest(CommandTest):
     def test_every_subcommand_helps_with_examples(self):
-        for command in ([], ["generate"], ["tokenize"], ["perplexity"], ["bench"],
+        for command in ([], ["generate"], ["tokenize"], ["perplexity"], ["calibrate"], ["bench"],
                         ["bench", "attention"], ["info"]):
             result = self.succeed(*command, "--help")
             self.assertIn(b"Examples:", result.stdout)

@@ -44,6 +44,20 @@ TEST(Parse, KvTypesAreOneNameOrTwo) {
     EXPECT_FALSE(ParseKvTypes(text).has_value()) << text;
 }
 
+TEST(Parse, BudgetsAreSharesOrBytes) {
+  EXPECT_EQ(ParseByteBudget("40%")->fraction, 0.4);
+  EXPECT_EQ(ParseByteBudget("40%")->bytes, 0);
+  EXPECT_EQ(ParseByteBudget("12.5%")->fraction, 0.125);
+  EXPECT_EQ(ParseByteBudget("1234")->bytes, 1234);
+  EXPECT_EQ(ParseByteBudget("1234")->fraction, 0);
+  EXPECT_EQ(ParseByteBudget("12K")->bytes, 12 << 10);
+  EXPECT_EQ(ParseByteBudget("12M")->bytes, 12 << 20);
+  EXPECT_EQ(ParseByteBudget("8589934591G")->bytes, std::int64_t{8589934591} << 30);
+  for (const char* text : {"", "%", "K", "0", "0%", "-1", "-1%", "nan%", "inf%", "1e999%", "1.5M",
+                           "12k", "12MB", "8589934592G", "9223372036854775808", " 1", "1 %"})
+    EXPECT_FALSE(ParseByteBudget(text).has_value()) << text;
+}
+
 TEST(Parse, IdsComeAsJsonListOrSeparatedBySpaceOrComma) {
   const std::vector<TokenId> expected = {2, 818, 5279};
   for (const char* text : {"[2, 818, 5279]", "2,818,5279", "2 818\n5279\n", " [2,818,5279] \n"}) {

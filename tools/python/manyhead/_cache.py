@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,21 @@ from ._plan import AttentionPlan, KvTypeName, Result
 
 #: (num_kv_heads, head_dim) or (num_kv_heads, head_dim, head_dim_v) of a layer.
 LayerShape = tuple[int, int] | tuple[int, int, int]
+#: What each KV head keeps, and how: a policy for all heads, or JSON, as a text or as what it stands for.
+Policies = str | Mapping[str, Any]
+
+
+def policies_text(policies: Policies | None, name: str) -> str:
+    """As the library reads it; empty for None."""
+    if policies is None:
+        return ""
+    if isinstance(policies, str):
+        if not policies.strip():
+            raise ValueError(f"{name} is an empty text; expected a policy or JSON")
+        return policies
+    if not isinstance(policies, Mapping):
+        raise TypeError(f"{name} is a {type(policies).__name__}; expected a text or a mapping")
+    return json.dumps(dict(policies))
 
 
 def _shapes(layers: Sequence[LayerShape]) -> list[tuple[int, int, int]]:
@@ -28,10 +44,12 @@ def _shapes(layers: Sequence[LayerShape]) -> list[tuple[int, int, int]]:
 
 def kv_capacity_bytes(layers: Sequence[LayerShape], *, sequences: int, tokens: int,
                       k_type: KvTypeName = "f16", v_type: KvTypeName = "f16",
-                      page_size: int = 0) -> int:
-    """The least capacity_bytes of a KvCache that holds `sequences` sequences of `tokens` tokens each."""
+                      heads: Policies | None = None, page_size: int = 0, step: int = 0) -> int:
+    """The least capacity_bytes of a KvCache that holds `sequences` sequences of `tokens` tokens each,
+    appended in steps of up to `step` (0: all at once); the others as in KvCache."""
     return _core.kv_capacity_bytes(layers=_shapes(layers), k_type=k_type, v_type=v_type,
-                                   page_size=page_size, sequences=sequences, tokens=tokens)
+                                   heads=policies_text(heads, "heads"), page_size=page_size,
+                                   sequences=sequences, tokens=tokens, step=step)
 
 
 def _rows(value: ArrayLike, name: str) -> NDArray[np.float32]:
@@ -55,6 +73,10 @@ class KvCache:
         capacity_bytes: hard cap on the bytes of all pages; None gives room for one sequence of
             max_tokens (see ``kv_capacity_bytes``). Only pages in use take memory.
         k_type, v_type: how keys and values are stored: f32, f16, bf16, int8 or int4.
+        heads: what each KV head keeps, and how, where that differs: a policy for all heads such as
+            "sink(4)+recent(256)", or ``{"heads": [{"layers": [0, "2-5"], "kv_heads": [1], "k_type":
+            "int8", "v_type": "int4", "policy": "window(512)"}, ...]}``, as JSON or as a dict. Policies
+            are full, window(N), sink(M)+recent(N), budget(N)[+sink(M)][+recent(M)] and off.
         page_size: tokens of a page, a multiple of 16; 0 selects the library's default.
         isa: as in ``manyhead.attention``.
 
@@ -64,12 +86,13 @@ class KvCache:
 
     def __init__(self, layers: Sequence[LayerShape], *, max_tokens: int,
                  capacity_bytes: int | None = None, k_type: KvTypeName = "f16",
-                 v_type: KvTypeName = "f16", page_size: int = 0, isa: str | None = None) -> None:
+                 v_type: KvTypeName = "f16", heads: Policies | None = None, page_size: int = 0,
+                 isa: str | None = None) -> None:
         if capacity_bytes is None:
             capacity_bytes = kv_capacity_bytes(layers, sequences=1, tokens=max_tokens, k_type=k_type,
-                                               v_type=v_type, page_size=page_size)
+                                               v_type=v_type, heads=heads, page_size=page_size)
         self._core = _core.KvCache(layers=_shapes(layers), k_type=k_type, v_type=v_type,
-                                   page_size=page_size, capacity_bytes=capacity_bytes,
+                                   heads=policies_text(heads, "heads"), page_size=page_size, capacity_bytes=capacity_bytes,
                                    max_tokens=max_tokens, isa=isa)
 
     def create_sequence(self) -> int:
@@ -77,19 +100,47 @@ class KvCache:
         return self._core.create_sequence()
 
     def free_sequence(self, sequence: int) -> None:
-        """Gives back every page of `sequence`; its id is invalid from then on."""
+        """Gives back every page that only `sequence` holds; its id is invalid from then on."""
         self._core.free_sequence(sequence)
+
+    def fork(self, sequence: int) -> int:
+        """The id of a new sequence that holds what `sequence` does, in the same pages: nothing is
+        copied before one of the two writes."""
+        return self._core.fork(sequence)
 
     def reserve(self, sequence: int, count: int) -> None:
         """Grows `sequence` by `count` tokens on every layer, whose rows are then to be written.
 
-        Raises OutOfPagesError when the pool or max_tokens does not suffice; nothing has changed then.
+        Before, heads evict what no query from the present length on may see. Raises OutOfPagesError
+        when the pool or max_tokens does not suffice; nothing has changed then.
         """
         self._core.reserve(sequence, count)
 
-    def truncate(self, sequence: int, length: int) -> None:
-        """Drops every token from position `length` on."""
-        self._core.truncate(sequence, length)
+    def evict(self, sequence: int) -> None:
+        """Evicts what the next ``reserve`` would; after a long step it gives the pages back early."""
+        self._core.evict(sequence)
+
+    def truncate(self, sequence: int, length: int) -> bool:
+        """Drops every token from position `length` on.
+
+        Returns whether that is exact: True when the sequence is now as if those tokens had never been
+        appended; False when a policy had evicted tokens that would still be held.
+        """
+        return self._core.truncate(sequence, length)
+
+    def exact_length(self, sequence: int, length: int) -> int:
+        """The greatest length up to `length` to which ``truncate`` would be exact."""
+        return self._core.exact_length(sequence, length)
+
+    def copy(self, source: int, begin: int, end: int, sequence: int) -> None:
+        """Appends to `sequence` what `source` holds of the positions [begin, end), at the same positions
+        and in the same pages; begin is at least ``length(sequence)``."""
+        self._core.copy(source, begin, end, sequence)
+
+    def drop(self, sequence: int, begin: int, end: int) -> None:
+        """Drops the tokens [begin, end) from every head: no query sees them from then on. Length and all
+        other positions stay."""
+        self._core.drop(sequence, begin, end)
 
     def write(self, sequence: int, layer: int, k: ArrayLike, v: ArrayLike, *,
               position: int | None = None) -> None:
@@ -141,15 +192,29 @@ class KvCache:
                            return_lse=return_lse)
 
     def length(self, sequence: int) -> int:
-        """Tokens of `sequence`."""
+        """Tokens of `sequence`, held or not."""
         tokens = self._core.length(sequence)
         if tokens < 0:
             raise ValueError(f"KvCache: sequence = {sequence} is not a live sequence")
         return tokens
 
     def usage(self, sequence: int | None = None) -> _core.KvUsage:
-        """Bytes of pages held, by all sequences or by one: used_bytes, head_bytes, capacity_bytes."""
+        """Bytes held, by all sequences or by one: used_bytes and head_bytes of pages, table_bytes,
+        capacity_bytes. A page that sequences share counts once for all, and for each of them."""
         return self._core.usage(sequence)
+
+    def head_usage(self, sequence: int) -> list[list[_core.KvHeadUsage]]:
+        """What each head holds of `sequence`, ``[layer][KV head]``: tokens, pages, page_bytes."""
+        return self._core.head_usage(sequence)
+
+    def holds(self, sequence: int, layer: int, head: int, position: int) -> bool:
+        """Whether the head stores the token at `position`."""
+        return self._core.holds(sequence, layer, head, position)
+
+    @property
+    def heads(self) -> list[list[_core.KvHeadParams]]:
+        """Types and policy of each head, ``[layer][KV head]``: k_type, v_type, policy."""
+        return self._core.heads
 
     @property
     def num_layers(self) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
+from ._cache import Policies, policies_text
 from ._plan import KvTypeName
 
 Text = str | bytes
@@ -166,9 +167,11 @@ class Model:
             stop: strings that end the text, which stops before them.
             parse_special: read control tokens in a prompt of text as tokens.
             **session: context (most tokens held; 0 selects the smaller of the model's and 8192),
-                k_type and v_type (how keys and values are stored), math ('fast': int8 activations
-                where weights are low-bit and rows few; 'exact'), threads, isa, chunk (most tokens of
-                one prefill step).
+                k_type and v_type (how keys and values are stored), kv_policy (what each KV head
+                keeps, and how, as `heads` of ``KvCache``), kv_budget_bytes (hard cap on the cache and
+                attention's scratch; 0: what the context takes), math ('fast': int8 activations where
+                weights are low-bit and rows few; 'exact'), threads, isa, chunk (most tokens of one
+                prefill step).
         """
         if isinstance(prompt, (str, bytes)):
             prompt = self.tokenize(prompt, parse_special=parse_special)
@@ -181,9 +184,40 @@ class Model:
         stream = _core.TextStream(self._core, _ids(prompt), _session_options(**session), options)
         return Generation(stream, seed)
 
+    def calibrate(self, text: Text | Sequence[int] | NDArray[Any], *, budget_bytes: int = 0,
+                  budget_fraction: float = 0.0, context: int = 0,
+                  types: Sequence[KvTypeName] = ("f32", "f16", "bf16", "int8", "int4"),
+                  evict: bool = True, math: Literal["fast", "exact"] = "fast", threads: int = 0,
+                  isa: str | None = None, chunk: int = 512,
+                  probe_tokens: int = 512) -> _core.Calibration:
+        """Types and policies for every KV head that raise the loss of a text least within a budget.
+
+        Args:
+            text: of which `context` tokens are used, every third run of 64 only to measure the result.
+            budget_bytes, budget_fraction: one of them: bytes of the cache, or their share of what f16
+                and every token take.
+            context: tokens the budget is for, at least 256; 0 selects the text's, up to the model's
+                and 8192.
+            types: what keys and values may be stored as.
+            evict: heads may also drop tokens; False leaves them all that the model's own window shows.
+            math, threads, isa, chunk: as in ``generate``.
+            probe_tokens: of the pass that tries one head; there are as many passes as KV heads.
+
+        Returns what was chosen, `heads` and as `kv_policy` for ``generate``, with loss and bytes `before`
+        and `after`. At most 6 * context + KV heads * probe_tokens tokens are evaluated.
+        """
+        ids = self.tokenize(text) if isinstance(text, (str, bytes)) else text
+        return _core.calibrate(
+            model=self._core, ids=_ids(ids), budget_bytes=budget_bytes,
+            budget_fraction=budget_fraction, context=context, types=list(types), evict=evict, math=math,
+            threads=threads, isa=isa, chunk=chunk, probe_tokens=probe_tokens)
+
 
 def _session_options(*, context: int = 0, k_type: KvTypeName = "f16", v_type: KvTypeName = "f16",
+                     kv_policy: Policies | None = None, kv_budget_bytes: int = 0,
                      math: Literal["fast", "exact"] = "fast", threads: int = 0,
                      isa: str | None = None, chunk: int = 512) -> _core.SessionOptions:
-    return _core.SessionOptions(context=context, k_type=k_type, v_type=v_type, math=math,
-                                threads=threads, isa=isa, chunk=chunk)
+    return _core.SessionOptions(
+        context=context, k_type=k_type, v_type=v_type,
+        kv_policy=policies_text(kv_policy, "kv_policy"), kv_budget_bytes=kv_budget_bytes, math=math,
+        threads=threads, isa=isa, chunk=chunk)

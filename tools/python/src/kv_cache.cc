@@ -18,7 +18,7 @@ namespace {
 using LayerShapes = std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>;
 
 KvCacheParams Params(const LayerShapes& layers, const std::string& k_type,
-                     const std::string& v_type, std::int64_t page_size,
+                     const std::string& v_type, const std::string& heads, std::int64_t page_size,
                      const std::optional<std::string>& isa) {
   KvCacheParams params;
   for (const auto& [num_kv_heads, head_dim, head_dim_v] : layers)
@@ -27,6 +27,7 @@ KvCacheParams Params(const LayerShapes& layers, const std::string& k_type,
   params.v_type = ParseKvTypeOrRaise(v_type);
   params.page_size = page_size;
   params.isa = ParseIsaOrRaise(isa);
+  if (!heads.empty()) params.heads = Take(ParseKvHeads(heads, params));
   return params;
 }
 
@@ -109,31 +110,46 @@ void Read(const Cache& self, std::int32_t sequence, std::int64_t layer, std::int
 }
 
 void BindUsage(nb::module_& module) {
-  nb::class_<KvUsage>(module, "KvUsage", "Bytes of pages held.")
+  nb::class_<KvUsage>(module, "KvUsage", "Bytes held.")
       .def_ro("capacity_bytes", &KvUsage::capacity_bytes, "The cache's hard cap.")
-      .def_ro("used_bytes", &KvUsage::used_bytes)
+      .def_ro("used_bytes", &KvUsage::used_bytes, "Of pages.")
       .def_ro("head_bytes", &KvUsage::head_bytes, "[layer][KV head]; the sum is used_bytes.")
+      .def_ro("table_bytes", &KvUsage::table_bytes, "Of page tables and lists.")
       .def("__repr__", [](const KvUsage& self) {
         return "KvUsage(used_bytes=" + std::to_string(self.used_bytes) +
+               ", table_bytes=" + std::to_string(self.table_bytes) +
                ", capacity_bytes=" + std::to_string(self.capacity_bytes) + ")";
+      });
+  nb::class_<KvHeadUsage>(module, "KvHeadUsage", "What one KV head holds of a sequence.")
+      .def_ro("tokens", &KvHeadUsage::tokens, "Stored.")
+      .def_ro("pages", &KvHeadUsage::pages)
+      .def_ro("page_bytes", &KvHeadUsage::page_bytes, "Of one page.")
+      .def("__repr__", [](const KvHeadUsage& self) {
+        return "KvHeadUsage(tokens=" + std::to_string(self.tokens) +
+               ", pages=" + std::to_string(self.pages) +
+               ", page_bytes=" + std::to_string(self.page_bytes) + ")";
+      });
+  nb::class_<KvHeadParams>(module, "KvHeadParams", "How one KV head is stored, and what of it.")
+      .def_prop_ro("k_type", [](const KvHeadParams& self) { return KvTypeName(self.k_type); })
+      .def_prop_ro("v_type", [](const KvHeadParams& self) { return KvTypeName(self.v_type); })
+      .def_prop_ro("policy", [](const KvHeadParams& self) { return FormatKvPolicy(self.policy); })
+      .def("__repr__", [](const KvHeadParams& self) {
+        return std::string("KvHeadParams(k_type='")
+            .append(KvTypeName(self.k_type))
+            .append("', v_type='")
+            .append(KvTypeName(self.v_type))
+            .append("', policy='")
+            .append(FormatKvPolicy(self.policy))
+            .append("')");
       });
 }
 
-void BindCache(nb::module_& module) {
+using CacheClass = nb::class_<Cache>;
+
+/// How sequences come, grow, shrink and go.
+void BindSequences(CacheClass& cache) {
   using nb::arg;
-  nb::class_<Cache>(module, "KvCache")
-      .def(
-          "__init__",
-          [](Cache* self, const LayerShapes& layers, const std::string& k_type,
-             const std::string& v_type, std::int64_t page_size, std::int64_t capacity_bytes,
-             std::int64_t max_tokens, const std::optional<std::string>& isa) {
-            KvCacheParams params = Params(layers, k_type, v_type, page_size, isa);
-            params.capacity_bytes = capacity_bytes;
-            params.max_tokens = max_tokens;
-            new (self) Cache{.cache = Take(KvCache::Create(params)), .mutex = {}};
-          },
-          nb::kw_only(), arg("layers"), arg("k_type"), arg("v_type"), arg("page_size"),
-          arg("capacity_bytes"), arg("max_tokens"), arg("isa").none())
+  cache
       .def("create_sequence",
            [](Cache& self) {
              return static_cast<std::int32_t>(
@@ -147,6 +163,13 @@ void BindCache(nb::module_& module) {
           },
           arg("sequence"))
       .def(
+          "fork",
+          [](Cache& self, std::int32_t sequence) {
+            return static_cast<std::int32_t>(Take(
+                Change(self, [&](KvCache& cache) { return cache.Fork(SequenceId{sequence}); })));
+          },
+          arg("sequence"))
+      .def(
           "reserve",
           [](Cache& self, std::int32_t sequence, std::int64_t count) {
             Check(Change(
@@ -154,13 +177,42 @@ void BindCache(nb::module_& module) {
           },
           arg("sequence"), arg("count"))
       .def(
+          "evict",
+          [](Cache& self, std::int32_t sequence) {
+            Check(Change(self, [&](KvCache& cache) { return cache.Evict(SequenceId{sequence}); }));
+          },
+          arg("sequence"))
+      .def(
           "truncate",
           [](Cache& self, std::int32_t sequence, std::int64_t length) {
-            Check(Change(self, [&](KvCache& cache) {
-              return cache.Truncate(SequenceId{sequence}, length).status();
+            return Take(Change(self, [&](KvCache& cache) {
+              return cache.Truncate(SequenceId{sequence}, length);
             }));
           },
           arg("sequence"), arg("length"))
+      .def(
+          "copy",
+          [](Cache& self, std::int32_t source, std::int64_t begin, std::int64_t end,
+             std::int32_t sequence) {
+            Check(Change(self, [&](KvCache& cache) {
+              return cache.Copy(SequenceId{source}, begin, end, SequenceId{sequence});
+            }));
+          },
+          arg("source"), arg("begin"), arg("end"), arg("sequence"))
+      .def(
+          "drop",
+          [](Cache& self, std::int32_t sequence, std::int64_t begin, std::int64_t end) {
+            Check(Change(self, [&](KvCache& cache) {
+              return cache.Drop(SequenceId{sequence}, begin, end);
+            }));
+          },
+          arg("sequence"), arg("begin"), arg("end"));
+}
+
+/// What sequences hold.
+void BindContents(CacheClass& cache) {
+  using nb::arg;
+  cache
       .def("write", &Write, arg("sequence"), arg("layer"), arg("position"), arg("k").noconvert(),
            arg("v").noconvert())
       .def("read", &Read, arg("sequence"), arg("layer"), arg("position"), arg("k").noconvert(),
@@ -173,6 +225,23 @@ void BindCache(nb::module_& module) {
           },
           arg("sequence"))
       .def(
+          "exact_length",
+          [](const Cache& self, std::int32_t sequence, std::int64_t length) {
+            return Take(Look(self, [&](const KvCache& cache) {
+              return cache.ExactLength(SequenceId{sequence}, length);
+            }));
+          },
+          arg("sequence"), arg("length"))
+      .def(
+          "holds",
+          [](const Cache& self, std::int32_t sequence, std::int64_t layer, std::int64_t head,
+             std::int64_t position) {
+            return Look(self, [&](const KvCache& cache) {
+              return cache.Holds(SequenceId{sequence}, layer, head, position);
+            });
+          },
+          arg("sequence"), arg("layer"), arg("head"), arg("position"))
+      .def(
           "usage",
           [](const Cache& self, std::optional<std::int32_t> sequence) {
             return Take(Look(self, [&](const KvCache& cache) {
@@ -180,6 +249,33 @@ void BindCache(nb::module_& module) {
             }));
           },
           arg("sequence").none())
+      .def(
+          "head_usage",
+          [](const Cache& self, std::int32_t sequence) {
+            return Take(Look(self, [&](const KvCache& cache) {
+              return cache.head_usage(SequenceId{sequence});
+            }));
+          },
+          arg("sequence"));
+}
+
+void BindCache(nb::module_& module) {
+  using nb::arg;
+  CacheClass cache(module, "KvCache");
+  cache
+      .def(
+          "__init__",
+          [](Cache* self, const LayerShapes& layers, const std::string& k_type,
+             const std::string& v_type, const std::string& heads, std::int64_t page_size,
+             std::int64_t capacity_bytes, std::int64_t max_tokens,
+             const std::optional<std::string>& isa) {
+            KvCacheParams params = Params(layers, k_type, v_type, heads, page_size, isa);
+            params.capacity_bytes = capacity_bytes;
+            params.max_tokens = max_tokens;
+            new (self) Cache{.cache = Take(KvCache::Create(params)), .mutex = {}};
+          },
+          nb::kw_only(), arg("layers"), arg("k_type"), arg("v_type"), arg("heads"),
+          arg("page_size"), arg("capacity_bytes"), arg("max_tokens"), arg("isa").none())
       .def(
           "layer_shape",
           [](const Cache& self, std::int64_t layer) {
@@ -193,10 +289,13 @@ void BindCache(nb::module_& module) {
                    [](const Cache& self) { return KvTypeName(self.cache.params().k_type); })
       .def_prop_ro("v_type",
                    [](const Cache& self) { return KvTypeName(self.cache.params().v_type); })
+      .def_prop_ro("heads", [](const Cache& self) { return self.cache.params().heads; })
       .def_prop_ro("page_size", [](const Cache& self) { return self.cache.params().page_size; })
       .def_prop_ro("max_tokens", [](const Cache& self) { return self.cache.params().max_tokens; })
       .def_prop_ro("bytes_per_token",
                    [](const Cache& self) { return self.cache.bytes_per_token(); });
+  BindSequences(cache);
+  BindContents(cache);
 }
 
 }  // namespace
@@ -208,12 +307,13 @@ void BindKvCache(nb::module_& module) {
   module.def(
       "kv_capacity_bytes",
       [](const LayerShapes& layers, const std::string& k_type, const std::string& v_type,
-         std::int64_t page_size, std::int64_t sequences, std::int64_t tokens) {
-        return Take(KvCapacityBytes(Params(layers, k_type, v_type, page_size, std::nullopt),
-                                    sequences, tokens));
+         const std::string& heads, std::int64_t page_size, std::int64_t sequences,
+         std::int64_t tokens, std::int64_t step) {
+        return Take(KvCapacityBytes(Params(layers, k_type, v_type, heads, page_size, std::nullopt),
+                                    sequences, tokens, step));
       },
-      arg("layers"), arg("k_type"), arg("v_type"), arg("page_size"), arg("sequences"),
-      arg("tokens"));
+      arg("layers"), arg("k_type"), arg("v_type"), arg("heads"), arg("page_size"), arg("sequences"),
+      arg("tokens"), arg("step"));
 }
 
 }  // namespace manyhead::python

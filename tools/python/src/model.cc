@@ -111,18 +111,21 @@ void BindOptions(nb::module_& module) {
       .def(
           "__init__",
           [](SessionOptions* self, std::int64_t context, const std::string& k_type,
-             const std::string& v_type, const std::string& math, int threads,
-             const std::optional<std::string>& isa, std::int64_t chunk) {
+             const std::string& v_type, const std::string& kv_policy, std::int64_t kv_budget_bytes,
+             const std::string& math, int threads, const std::optional<std::string>& isa,
+             std::int64_t chunk) {
             new (self) SessionOptions{.context = context,
                                       .k_type = ParseKvTypeOrRaise(k_type),
                                       .v_type = ParseKvTypeOrRaise(v_type),
+                                      .kv_policy = kv_policy,
+                                      .kv_budget_bytes = kv_budget_bytes,
                                       .math = ParseMathOrRaise(math),
                                       .threads = threads,
                                       .isa = ParseIsaOrRaise(isa),
                                       .chunk = chunk};
           },
-          nb::kw_only(), arg("context"), arg("k_type"), arg("v_type"), arg("math"), arg("threads"),
-          arg("isa").none(), arg("chunk"));
+          nb::kw_only(), arg("context"), arg("k_type"), arg("v_type"), arg("kv_policy"),
+          arg("kv_budget_bytes"), arg("math"), arg("threads"), arg("isa").none(), arg("chunk"));
   nb::class_<GenerateOptions>(module, "GenerateOptions")
       .def(
           "__init__",

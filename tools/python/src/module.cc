@@ -34,4 +34,5 @@ NB_MODULE(_core, module) {
   BindRope(module);
   BindLayer(module);
   BindModel(module);
+  BindCalibrate(module);
 }

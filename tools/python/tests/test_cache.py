@@ -1,4 +1,5 @@
 """manyhead.KvCache: what it stores, what it gives back, what it refuses."""
+import json
 import threading
 import unittest
 
@@ -114,6 +115,122 @@ class CacheTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "sequence"):
             cache.length(sequence)
 
+    def test_heads_have_types_and_policies_of_their_own(self):
+        policies = {"heads": [{"kv_heads": [1], "policy": "sink(2)+recent(16)", "v_type": "int8"},
+                              {"kv_heads": [2], "policy": "off"}]}
+        caches = [make(heads=heads, page_size=16) for heads in (policies, json.dumps(policies))]
+        for cache in caches:
+            self.assertEqual([(head.k_type, head.v_type, head.policy) for head in cache.heads[0]],
+                             [("f32", "f32", "full"), ("f32", "int8", "sink(2)+recent(16)"),
+                              ("f32", "f32", "off")])
+        self.assertEqual(caches[0].heads[0][1].__repr__(),
+                         "KvHeadParams(k_type='f32', v_type='int8', policy='sink(2)+recent(16)')")
+        cache, (k, v) = caches[0], rows(64)
+        sequence = cache.create_sequence()
+        append(cache, sequence, k[:, :63], v[:, :63])
+        self.assertEqual(cache.head_usage(sequence)[0][1].tokens, 63)
+        cache.evict(sequence)
+        self.assertEqual(cache.head_usage(sequence)[0][1].tokens, 31)
+        append(cache, sequence, k[:, 63:], v[:, 63:])
+        usage = cache.head_usage(sequence)[0]
+        self.assertEqual([head.tokens for head in usage], [64, 32, 0])
+        self.assertEqual([head.pages for head in usage], [4, 2, 0])
+        self.assertEqual([head.pages * head.page_bytes for head in usage],
+                         cache.usage(sequence).head_bytes[0])
+        self.assertGreater(cache.usage().table_bytes, 0)
+        self.assertIn("KvHeadUsage(tokens=64, pages=4,", repr(usage[0]))
+        self.assertEqual([cache.holds(sequence, 0, 1, s) for s in (0, 15, 16, 47, 48, 63)],
+                         [True, True, False, False, True, True])
+        q = np.random.default_rng(3).standard_normal((6, 1, 8)).astype(np.float32)
+        out = cache.attend(sequence, 0, q, causal=True)
+        full = reference.attention(q[None], k[None], v[None], causal=True)["out"][0]
+        np.testing.assert_allclose(out[:2], full[:2], rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(out[4:], np.zeros((2, 1, 10)))
+        seen = [0, 1, *range(48, 64)]
+        some = reference.attention(q[None], k[None][:, :, seen], v[None][:, :, seen])["out"][0]
+        np.testing.assert_allclose(out[2:4], some[2:4], rtol=0, atol=0.05)
+        self.assertGreater(np.abs(some[2:4] - full[2:4]).max(), 0.1)
+
+    def test_full_for_every_head_is_the_plain_cache(self):
+        k, v = rows(50)
+        q = np.random.default_rng(4).standard_normal((6, 3, 8)).astype(np.float32)
+        results = []
+        for heads in (None, "full", {"heads": [{"policy": "full"}]}, {"heads": []}):
+            cache = make(heads=heads, k_type="int8", v_type="f16")
+            sequence = cache.create_sequence()
+            append(cache, sequence, k, v)
+            results.append((cache.attend(sequence, 0, q, causal=True).tobytes(),
+                            cache.usage().used_bytes, cache.usage().table_bytes))
+        self.assertEqual(results[1:], results[:1] * 3)
+
+    def test_forks_share_pages_until_one_writes(self):
+        cache, (k, v) = make(page_size=16, capacity_bytes=1 << 16), rows(40)
+        first = cache.create_sequence()
+        append(cache, first, k[:, :32], v[:, :32])
+        used = cache.usage().used_bytes
+        second = cache.fork(first)
+        self.assertEqual((cache.length(second), cache.usage().used_bytes), (32, used))
+        self.assertEqual(cache.usage(second).used_bytes, used)
+        append(cache, second, k[:, 32:], v[:, 32:])
+        cache.write(second, 0, -k[:, :1], v[:, :1], position=0)
+        np.testing.assert_array_equal(cache.read(first, 0)[0], k[:, :32])
+        np.testing.assert_array_equal(cache.read(second, 0)[0][:, :1], -k[:, :1])
+        self.assertEqual(cache.usage().used_bytes, 2 * used)  # a page of its own, and a new one
+        cache.free_sequence(first)
+        np.testing.assert_array_equal(cache.read(second, 0)[0][:, 1:], k[:, 1:])
+
+    def test_ranges_are_copied_and_dropped_at_their_positions(self):
+        cache, (k, v) = make(page_size=16, capacity_bytes=1 << 16), rows(48)
+        first, second = cache.create_sequence(), cache.create_sequence()
+        append(cache, first, k, v)
+        used = cache.usage().used_bytes
+        cache.copy(first, 16, 40, second)
+        self.assertEqual((cache.length(second), cache.usage().used_bytes), (40, used))
+        self.assertEqual([cache.holds(second, 0, 0, s) for s in (15, 16, 39)], [False, True, True])
+        np.testing.assert_array_equal(cache.read(second, 0, 16, 40)[1], v[:, 16:40])
+        with self.assertRaisesRegex(ValueError, "position"):
+            cache.read(second, 0, 15, 16)
+        with self.assertRaisesRegex(ValueError, "begin"):
+            cache.copy(first, 39, 41, second)
+        cache.free_sequence(second)
+        cache.drop(first, 0, 20)
+        self.assertEqual(cache.length(first), 48)
+        self.assertEqual(cache.head_usage(first)[0][0].tokens, 28)
+        self.assertEqual(cache.usage().used_bytes, used * 2 // 3)
+        q = np.random.default_rng(5).standard_normal((6, 1, 8)).astype(np.float32)
+        expected = reference.attention(q[None], k[None][:, :, 20:], v[None][:, :, 20:])["out"][0]
+        np.testing.assert_allclose(cache.attend(first, 0, q, causal=True), expected, rtol=1e-5,
+                                   atol=1e-5)
+
+    def test_truncate_tells_whether_it_was_exact(self):
+        for heads, exact in (("full", True), ("off", True), ("window(16)", False),
+                             ("budget(48)+recent(16)", False)):
+            cache, (k, v) = make(page_size=16, heads=heads, max_tokens=128), rows(64)
+            sequence = cache.create_sequence()
+            append(cache, sequence, k, v)
+            cache.attend(sequence, 0, np.ones((3, 1, 8), np.float32))
+            append(cache, sequence, k[:, :1], v[:, :1])
+            self.assertEqual(cache.exact_length(sequence, 40) == 40, exact, heads)
+            self.assertIs(cache.truncate(sequence, 40), exact, heads)
+            self.assertEqual(cache.length(sequence), 40)
+
+    def test_the_capacity_of_a_policy_holds_it(self):
+        shape = [(2, 64)] * 2
+        full = manyhead.kv_capacity_bytes(shape, sequences=1, tokens=4096, step=64)
+        some = manyhead.kv_capacity_bytes(shape, sequences=1, tokens=4096, step=64,
+                                          heads="sink(4)+recent(256)")
+        self.assertLess(some, full / 8)
+        cache = manyhead.KvCache(shape, max_tokens=4096, capacity_bytes=some,
+                                 heads="sink(4)+recent(256)")
+        sequence = cache.create_sequence()
+        for _ in range(64):
+            cache.reserve(sequence, 64)
+        usage = cache.usage()
+        self.assertLessEqual(usage.used_bytes + usage.table_bytes, some)
+        self.assertGreater(
+            manyhead.kv_capacity_bytes(shape, sequences=1, tokens=4096,
+                                       heads="sink(4)+recent(256)"), some)
+
     def test_a_full_cache_refuses_and_changes_nothing(self):
         cache, (k, v) = make(), rows(60)
         sequence = cache.create_sequence()
@@ -147,10 +264,21 @@ class CacheTest(unittest.TestCase):
                 ("head_dim = 0", lambda: manyhead.KvCache([(1, 0)], max_tokens=1)),
                 ("max_tokens = 0", lambda: manyhead.KvCache([(1, 8)], max_tokens=0, capacity_bytes=4096)),
                 ("kv_type = 'f8'", lambda: make(k_type="f8")),
+                ("'half': part 'half'", lambda: make(heads="half")),
+                ("heads[0].kv_heads has 3", lambda: make(heads={"heads": [{"kv_heads": [3]}]})),
+                ("no valid JSON", lambda: make(heads='{"heads": [')),
+                ("heads is an empty text", lambda: make(heads=" ")),
+                ("sequence", lambda: cache.fork(sequence + 1)),
+                ("sequence", lambda: cache.evict(sequence + 1)),
+                ("sequence", lambda: cache.head_usage(sequence + 1)),
+                ("length = 5", lambda: cache.exact_length(sequence, 5)),
+                ("end = 5", lambda: cache.drop(sequence, 0, 5)),
                 ("page_size = 10", lambda: make(page_size=10))):
             with self.subTest(words), self.assertRaises(ValueError) as caught:
                 call()
             self.assertIn(words, str(caught.exception))
+        with self.assertRaisesRegex(TypeError, "heads is a list"):
+            make(heads=[])
         np.testing.assert_array_equal(cache.read(sequence, 0)[0], k)
 
     def test_threads_may_share_a_cache(self):

@@ -61,6 +61,53 @@ class ModelTest(unittest.TestCase):
         self.assertEqual(generation.ids, [int(np.argmax(logits))])
         np.testing.assert_array_equal(self.model.logits(ids, threads=1), logits)
 
+    def test_heads_of_a_session_have_policies(self):
+        ids = self.model.tokenize("the small bird sang in the old tree. " * 12)
+        plain = self.model.logits(ids)
+        for full in ("full", {"heads": [{"policy": "full"}]}):
+            np.testing.assert_array_equal(self.model.logits(ids, kv_policy=full), plain)
+        some = {"heads": [{"kv_heads": [0], "policy": "sink(4)+recent(64)", "k_type": "int8"}]}
+        logits = self.model.logits(ids, kv_policy=some)
+        self.assertGreater(np.abs(logits - plain).max(), 0)
+        generation = self.model.generate(ids, max_tokens=2, kv_policy=some)
+        list(generation)
+        self.assertEqual(generation.ids[0], int(np.argmax(logits)))
+        for words, options in (("heads[0].layers has 99", {"kv_policy": {"heads": [{"layers": [99]}]}}),
+                               ("kv_budget_bytes = 7", {"kv_budget_bytes": 7})):
+            with self.subTest(words), self.assertRaises(ValueError) as caught:
+                self.model.generate(ids, **options)
+            self.assertIn(words, str(caught.exception))
+        whole = self.model.generate(ids, kv_budget_bytes=1 << 30, max_tokens=1)
+        self.assertEqual(list(whole), list(self.model.generate(ids, max_tokens=1)))
+
+    def test_calibration_keeps_to_its_budget(self):
+        text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+        ids = self.model.tokenize(text)[:300]
+        result = self.model.calibrate(ids, budget_fraction=0.4, probe_tokens=64)
+        self.assertEqual((result.context, result.fit_tokens + result.held_out_tokens), (300, 299))
+        self.assertLessEqual(result.after.bytes, result.budget_bytes)
+        self.assertEqual(result.budget_bytes, int(0.4 * result.before.bytes))
+        shape = [(layer.num_kv_heads, layer.head_dim) for layer in self.model.layers]
+        self.assertEqual(result.after.bytes, manyhead.kv_capacity_bytes(
+            shape, sequences=1, tokens=300, step=300, heads=result.kv_policy))
+        cache = manyhead.KvCache(shape, max_tokens=300, heads=result.kv_policy)
+        for layer, chosen in zip(cache.heads, result.heads, strict=True):
+            self.assertEqual([repr(head) for head in layer], [repr(head) for head in chosen])
+        self.assertEqual(self.model.logits(ids, kv_policy=result.kv_policy).shape,
+                         (self.model.vocab_size,))
+        types = self.model.calibrate(ids, budget_bytes=result.before.bytes, types=["int8"],
+                                     evict=False, probe_tokens=64)
+        self.assertEqual({(head.k_type, head.v_type, head.policy) for layer in types.heads
+                          for head in layer}, {("int8", "int8", "full")})
+        for words, options in (("budget_fraction = 0", {}), ("context = 200", {"budget_fraction": 1, "context": 200}),
+                               ("the text has 300 tokens; expected at least 301",
+                                {"budget_fraction": 1, "context": 301}),
+                               ("a budget of 5 bytes", {"budget_bytes": 5}),
+                               ("kv_type = 'f8'", {"budget_bytes": 5, "types": ["f8"]})):
+            with self.subTest(words), self.assertRaises(ValueError) as caught:
+                self.model.calibrate(ids, **options)
+            self.assertIn(words, str(caught.exception))
+
     def test_pieces_come_one_at_a_time(self):
         with self.model.generate(PROMPT, max_tokens=24) as generation:
             self.assertIsNone(generation.stop_reason)
