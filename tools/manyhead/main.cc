@@ -31,8 +31,8 @@ int RunCommandLine(int argc, char** argv) {
       "  manyhead bench -m model.gguf -p 512 -n 64 -d 0,4096\n"
       "Exit codes: 0 done (also after Ctrl-C, with what there is), 1 failure, 2 usage.\n"
       "MANYHEAD_ISA=scalar|avx2|avx512|amx lowers the instruction set.");
-  const Command commands[] = {AddGenerate(app), AddTokenize(app), AddPerplexity(app), AddCalibrate(app), AddBench(app),
-                              AddInfo(app)};
+  const Command commands[] = {AddGenerate(app),  AddTokenize(app), AddPerplexity(app),
+                              AddCalibrate(app), AddBench(app),    AddInfo(app)};
   std::string name = "manyhead";
   try {
     app.parse(argc, argv);
