@@ -11,7 +11,8 @@ target=${1:-gguf} seconds=${2:-60}
 case $target in
   gguf) sources="tests/formats/gguf_fuzz.cc runtime/formats/gguf.cc runtime/formats/gguf_parse.cc
         runtime/formats/gguf_value.cc runtime/formats/printable.cc
-        runtime/platform/mapped_file.cc runtime/platform/types.cc" ;;
+        runtime/platform/file.cc runtime/platform/mapped_file.cc
+        runtime/platform/memory.cc runtime/platform/types.cc" ;;
   *) echo "fuzz.sh: unknown target '$target'; expected gguf" >&2; exit 2 ;;
 esac
 clang=$(command -v clang++ || command -v clang++-14) || {

@@ -99,6 +99,26 @@ struct KvHeadUsage {
   std::int64_t page_bytes = 0;  ///< of one page
 };
 
+/// What a snapshot says beside what its sequences hold.
+struct KvSnapshotInfo {
+  /// Where keys and values come from, e.g. which model: a snapshot of another is refused.
+  std::string fingerprint{};
+  std::string user_data{};  ///< any bytes, given back by Restore
+};
+
+struct KvRestoreOptions {
+  std::string fingerprint{};  ///< the one that the snapshot must have
+  /// Restores heads whose types are others than the snapshot's. A number whose type stays keeps
+  /// its bits; f32 takes over what Read gives exactly, and f16 and bf16 do f32's numbers that they
+  /// can hold; else it is rounded as Write would (see KvType), a second time.
+  bool convert_types = false;
+};
+
+struct KvRestored {
+  std::vector<SequenceId> sequences;  ///< in the order in which they were saved
+  std::string user_data;
+};
+
 /// Keys and values of many sequences, in pages that each belong to one (layer, KV head).
 ///
 /// Every (sequence, layer, KV head) has its own page table, so heads of one layer may differ in
@@ -189,6 +209,32 @@ class KvCache {
   /// Whether the head stores the token at `position`; false for arguments out of range.
   bool Holds(SequenceId sequence, std::int64_t layer, std::int64_t head,
              std::int64_t position) const noexcept;
+
+  /// Writes all that `sequences` hold to a file: tokens, positions, holes, scores. Pages that they
+  /// share are there once, what was evicted is not. The file appears under `path` when it is whole
+  /// and on the disk; if the process or the machine dies before, the file that was there stays.
+  /// Only its owner can read it.
+  ///
+  /// Errors   kIoError naming `path`: it cannot be written, or is there and no regular file.
+  /// Cost     reading the pages and writing them; memory for tables and a page.
+  Status Save(const std::string& path, std::span<const SequenceId> sequences,
+              const KvSnapshotInfo& info = {}) const;
+
+  /// Adds the sequences of a snapshot, which share pages as they did. What follows gives the same
+  /// bits as if they had never been away. max_tokens and capacity_bytes may be others than when it
+  /// was saved, and the instruction set too.
+  ///
+  /// Everything is checked before anything changes, the checksum of the whole file first; the file
+  /// is read twice.
+  ///
+  /// Errors   each names the file, the place and both values: kIoError for one that cannot be read,
+  ///          is cut off, damaged or contradicts itself; kUnsupported for another version;
+  ///          kInvalidArgument where fingerprint, shapes, page_size, policies or types are others
+  ///          than this cache's; kOutOfPages.
+  Result<KvRestored> Restore(const std::string& path, const KvRestoreOptions& options = {});
+
+  /// All there are.
+  std::vector<SequenceId> sequences() const;
 
   /// Tokens of `sequence`, held or not; -1 for an unknown id.
   std::int64_t length(SequenceId sequence) const noexcept;

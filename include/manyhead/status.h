@@ -13,7 +13,7 @@ enum class StatusCode : std::uint8_t {
   kInvalidArgument,  ///< an argument, shape or option of the caller is out of range
   kUnsupported,      ///< valid, but this CPU, build or combination cannot serve it
   kOutOfPages,       ///< the KV cache's byte cap or page pool is exhausted; nothing was changed
-  kIoError,          ///< a file or its contents could not be read
+  kIoError,          ///< a file could not be read or written, or its contents are wrong
 };
 
 /// The lower-case name of `code`, e.g. "out of pages".

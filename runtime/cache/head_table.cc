@@ -47,6 +47,15 @@ void HeadTable::CutHoles(std::int64_t length) noexcept {
   if (holes.size() > 0) holes.back().end = std::min(holes.back().end, length);
 }
 
+HeadTable MakeHeadTable(const KvHead& head, std::int64_t pages, std::int64_t holes) {
+  HeadTable table;
+  const std::int64_t room = head.RoomForPages(pages);
+  table.pages = Table<std::byte*>(room);
+  if (head.scored()) table.scores = Table<std::int64_t>(room);
+  table.holes = Table<kernels::KvSpan>(KvHead::RoomForHoles(holes));
+  return table;
+}
+
 PageRange OutOfWindow(const KvHead& head, const HeadTable& table, std::int64_t length) noexcept {
   if (head.off() || head.recent == kernels::kSeesAll) return {};
   const std::int64_t page = head.layout.page_size;

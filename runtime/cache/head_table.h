@@ -33,6 +33,10 @@ struct KvHead {
     constexpr std::int64_t kFirstHoles = 4;
     return RoomFor(holes, kFirstHoles);
   }
+  /// Bytes of a new table for so many entries.
+  std::int64_t NewTableBytes(std::int64_t pages, std::int64_t holes) const noexcept {
+    return TableBytes(RoomForPages(pages), RoomForHoles(holes));
+  }
   /// Bytes of a table with such room.
   std::int64_t TableBytes(std::int64_t pages, std::int64_t holes) const noexcept {
     return pages * static_cast<std::int64_t>(sizeof(std::byte*)) +
@@ -60,6 +64,22 @@ struct HeadTable {
   /// Forgets holes from position `length` on.
   void CutHoles(std::int64_t length) noexcept;
 };
+
+/// An empty table of `head` with room for so many entries.
+/// Errors   throws bad_alloc.
+HeadTable MakeHeadTable(const KvHead& head, std::int64_t pages, std::int64_t holes);
+
+/// Calls fn(first, last) for the ranges of [begin, end) that are held, in order.
+template <class Fn>
+void ForEachHeld(const HeadTable& table, std::int64_t begin, std::int64_t end, const Fn& fn) {
+  for (const kernels::KvSpan& hole : table.holes) {
+    if (hole.end <= begin) continue;
+    if (hole.begin >= end) break;
+    if (hole.begin > begin) fn(begin, hole.begin);
+    begin = std::min(end, hole.end);
+  }
+  if (begin < end) fn(begin, end);
+}
 
 /// Full pages, [first, last), that no query from position `length` on sees by the head's window;
 /// those before `first` were evicted before, or hold sink tokens.

@@ -187,6 +187,19 @@ Status KvCache::Read(SequenceId sequence, std::int64_t layer, std::int64_t head,
   return Status();
 }
 
+Status KvCache::Save(const std::string& path, std::span<const SequenceId> sequences,
+                     const KvSnapshotInfo& info) const {
+  for (const SequenceId id : sequences)
+    if (Status status = CheckSequence(*impl_, "Save", id); !status.ok()) return status;
+  return impl_->Save(path, sequences, info);
+}
+
+Result<KvRestored> KvCache::Restore(const std::string& path, const KvRestoreOptions& options) {
+  return impl_->Restore(path, options);
+}
+
+std::vector<SequenceId> KvCache::sequences() const { return impl_->Sequences(); }
+
 bool KvCache::Holds(SequenceId sequence, std::int64_t layer, std::int64_t head,
                     std::int64_t position) const noexcept {
   const std::vector<KvLayerShape>& layers = impl_->params().layers;

@@ -139,16 +139,19 @@ void KvCache::Impl::PlanRoom(Change& change, std::size_t head, const HeadTable& 
   change.grown.push_back(std::move(grown));
 }
 
-Status KvCache::Impl::Admit(Change& change) {
+Status KvCache::Impl::CheckRoom(const Change& change) const {
   const std::int64_t needed = change.page_bytes + change.table_bytes +
                               pool_.ListBytesWith(added_pages_) - pool_.list_bytes();
   const std::int64_t free = params_.capacity_bytes - pool_.used_bytes() - table_bytes();
-  if (needed > std::max<std::int64_t>(0, free)) {
-    std::ostringstream message;
-    message << change.function << ": pages and tables need " << needed << " more bytes; " << free
-            << " of capacity_bytes = " << params_.capacity_bytes << " are free";
-    return Status(StatusCode::kOutOfPages, message.str());
-  }
+  if (needed <= std::max<std::int64_t>(0, free)) return Status();
+  std::ostringstream message;
+  message << change.function << ": pages and tables need " << needed << " more bytes; " << free
+          << " of capacity_bytes = " << params_.capacity_bytes << " are free";
+  return Status(StatusCode::kOutOfPages, message.str());
+}
+
+Status KvCache::Impl::Admit(Change& change) {
+  if (Status status = CheckRoom(change); !status.ok()) return status;
   for (Grown& grown : change.grown) {
     grown.table.pages = Table<std::byte*>(grown.pages_room);
     if (heads_[grown.head].scored()) grown.table.scores = Table<std::int64_t>(grown.pages_room);

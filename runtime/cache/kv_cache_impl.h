@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/kv_kernels.h"
@@ -10,6 +12,7 @@
 #include "manyhead/kv_cache.h"
 #include "runtime/cache/head_table.h"
 #include "runtime/cache/page_pool.h"
+#include "runtime/cache/snapshot_format.h"
 #include "runtime/platform/team.h"
 
 namespace manyhead {
@@ -74,6 +77,11 @@ struct KvCache::Impl {
   /// 0 <= begin <= end <= Length(id).
   Status Drop(SequenceId id, std::int64_t begin, std::int64_t end);
 
+  std::vector<SequenceId> Sequences() const;
+  Status Save(const std::string& path, std::span<const SequenceId> ids,
+              const KvSnapshotInfo& info) const;
+  Result<KvRestored> Restore(const std::string& path, const KvRestoreOptions& options);
+
   KvUsage Usage() const;
   KvUsage Usage(SequenceId id) const;
   std::vector<std::vector<KvHeadUsage>> HeadUsage(SequenceId id) const;
@@ -92,6 +100,20 @@ struct KvCache::Impl {
     std::uint32_t generation = 0;
     Sequence sequence;
   };
+  /// Room for more sequences.
+  struct SlotRoom {
+    std::vector<Slot> slots;  ///< of no capacity: as it is
+    std::vector<std::uint32_t> free_slots;
+  };
+  /// A page of one head, and a table that holds it.
+  struct PageHolder {
+    std::byte* page = nullptr;
+    const Sequence* sequence = nullptr;
+    std::size_t index = 0;   ///< of the sequence among those that are saved
+    std::int64_t place = 0;  ///< index in the table
+  };
+  class NewPages;
+  class PageReader;
   /// A head's tables with more room.
   struct Grown {
     std::size_t head = 0;
@@ -120,6 +142,8 @@ struct KvCache::Impl {
   /// A table of `table`, of a head, with room for so many entries.
   void PlanRoom(Change& change, std::size_t head, const HeadTable& table, std::int64_t pages,
                 std::int64_t holes);
+  /// Whether the cap allows it.
+  Status CheckRoom(const Change& change) const;
   Status Admit(Change& change);
   /// Puts the grown tables of a change in place.
   void PutTables(Change& change, Sequence& sequence) noexcept;
@@ -155,12 +179,23 @@ struct KvCache::Impl {
                  std::int64_t length) noexcept;
 
   Result<SequenceId> CreateSequence(const char* function, const Sequence* like);
-  void PlanSlot(Change& change) const noexcept;
-  void PrepareSlot();
+  bool NeedsSlots(std::int64_t count) const noexcept;
+  /// Places of sequences, used or not, once there are `count` sequences more.
+  std::int64_t SlotsWith(std::int64_t count) const noexcept;
+  Status PlanSlots(Change& change, std::int64_t count) const;
+  SlotRoom MakeSlots(std::int64_t count) const;
+  void PutSlots(SlotRoom room) noexcept;
   SequenceId PutSequence(Sequence sequence) noexcept;
-  /// Tables of a new sequence, with the room for what `like` has, or for none.
-  Sequence MakeSequence(const Sequence* like) const;
-  void PlanSequence(Change& change, const Sequence* like) const noexcept;
+  SequenceId IdOf(std::uint32_t slot) const noexcept;
+
+  std::vector<std::vector<PageHolder>> HoldersOf(std::span<const SequenceId> ids) const;
+  Snapshot Describe(std::span<const SequenceId> ids,
+                    const std::vector<std::vector<PageHolder>>& holders) const;
+  void FillImage(std::size_t head, std::span<const PageHolder> holders,
+                 std::span<std::byte> image) const noexcept;
+  /// Of the tables of all its sequences.
+  std::int64_t TableBytesOf(const Snapshot& snapshot) const noexcept;
+  Sequence MakeSequence(const SnapshotSequence& from) const;
 
   KvCacheParams params_;
   const kernels::KvKernels* kernels_;

@@ -17,10 +17,6 @@ constexpr std::uint32_t kMaxSlots = 1U << kSlotBits;
 constexpr std::uint32_t kMaxGeneration = (1U << (31 - kSlotBits)) - 1;
 constexpr std::int64_t kFirstSlots = 8;
 
-SequenceId MakeId(std::uint32_t slot, std::uint32_t generation) noexcept {
-  return static_cast<SequenceId>(generation << kSlotBits | slot);
-}
-
 }  // namespace
 
 std::int64_t KvCache::Impl::SlotBytes(std::int64_t sequences) noexcept {
@@ -40,74 +36,81 @@ KvCache::Impl::Sequence* KvCache::Impl::Find(SequenceId id) noexcept {
   return const_cast<Sequence*>(std::as_const(*this).Find(id));
 }
 
-void KvCache::Impl::PlanSlot(Change& change) const noexcept {
-  if (!free_slots_.empty() || slots_.size() < slots_.capacity()) return;
-  change.table_bytes += SlotBytes(static_cast<std::int64_t>(slots_.size()) + 1) - slot_bytes_;
+bool KvCache::Impl::NeedsSlots(std::int64_t count) const noexcept {
+  const auto unused = static_cast<std::int64_t>(slots_.capacity() - slots_.size());
+  return count > unused + static_cast<std::int64_t>(free_slots_.size());
 }
 
-void KvCache::Impl::PrepareSlot() {
-  if (!free_slots_.empty() || slots_.size() < slots_.capacity()) return;
-  const std::size_t grown =
-      static_cast<std::size_t>(RoomFor(static_cast<std::int64_t>(slots_.size()) + 1, kFirstSlots));
-  std::vector<std::uint32_t> free_slots;  // for FreeSequence, which must not fail
-  free_slots.reserve(grown);
-  slots_.reserve(grown);
-  free_slots_ = std::move(free_slots);
-  slot_bytes_ = SlotBytes(static_cast<std::int64_t>(slots_.size()) + 1);
+std::int64_t KvCache::Impl::SlotsWith(std::int64_t count) const noexcept {
+  const auto reused = std::min(count, static_cast<std::int64_t>(free_slots_.size()));
+  return static_cast<std::int64_t>(slots_.size()) + count - reused;
+}
+
+Status KvCache::Impl::PlanSlots(Change& change, std::int64_t count) const {
+  if (SlotsWith(count) > kMaxSlots) {
+    std::ostringstream message;
+    message << change.function << ": " << slots_.size() << " + " << count << " sequences; at most "
+            << kMaxSlots;
+    return Status(StatusCode::kUnsupported, message.str());
+  }
+  if (NeedsSlots(count)) change.table_bytes += SlotBytes(SlotsWith(count)) - slot_bytes_;
+  return Status();
+}
+
+KvCache::Impl::SlotRoom KvCache::Impl::MakeSlots(std::int64_t count) const {
+  SlotRoom room;
+  if (!NeedsSlots(count)) return room;
+  const auto grown = static_cast<std::size_t>(RoomFor(SlotsWith(count), kFirstSlots));
+  room.free_slots.reserve(grown);  // for FreeSequence, which must not fail
+  room.slots.reserve(grown);
+  return room;
+}
+
+void KvCache::Impl::PutSlots(SlotRoom room) noexcept {
+  if (room.slots.capacity() == 0) return;
+  for (Slot& slot : slots_) room.slots.push_back(std::move(slot));
+  for (const std::uint32_t slot : free_slots_) room.free_slots.push_back(slot);
+  slots_.swap(room.slots);
+  free_slots_.swap(room.free_slots);
+  slot_bytes_ = SlotBytes(static_cast<std::int64_t>(slots_.capacity()));
+}
+
+SequenceId KvCache::Impl::IdOf(std::uint32_t slot) const noexcept {
+  return static_cast<SequenceId>(slots_[slot].generation << kSlotBits | slot);
 }
 
 SequenceId KvCache::Impl::PutSequence(Sequence sequence) noexcept {
   if (free_slots_.empty()) {
     slots_.push_back({0, std::move(sequence)});
-    return MakeId(static_cast<std::uint32_t>(slots_.size() - 1), 0);
+    return IdOf(static_cast<std::uint32_t>(slots_.size() - 1));
   }
   const std::uint32_t slot = free_slots_.back();
   free_slots_.pop_back();
   slots_[slot].sequence = std::move(sequence);
-  return MakeId(slot, slots_[slot].generation);
-}
-
-void KvCache::Impl::PlanSequence(Change& change, const Sequence* like) const noexcept {
-  change.table_bytes += SequenceBytes(static_cast<std::int64_t>(heads_.size()));
-  for (std::size_t head = 0; head < heads_.size(); ++head) {
-    const std::int64_t pages = like == nullptr ? 0 : like->heads[head].pages.size();
-    const std::int64_t holes = like == nullptr ? 0 : like->heads[head].holes.size();
-    change.table_bytes +=
-        heads_[head].TableBytes(heads_[head].RoomForPages(pages), KvHead::RoomForHoles(holes));
-  }
-}
-
-KvCache::Impl::Sequence KvCache::Impl::MakeSequence(const Sequence* like) const {
-  Sequence sequence;
-  sequence.heads = std::make_unique<HeadTable[]>(heads_.size());
-  for (std::size_t head = 0; head < heads_.size(); ++head) {
-    HeadTable& table = sequence.heads[head];
-    const HeadTable* from = like == nullptr ? nullptr : &like->heads[head];
-    const std::int64_t room = heads_[head].RoomForPages(from == nullptr ? 0 : from->pages.size());
-    table.pages = Table<std::byte*>(room);
-    if (heads_[head].scored()) table.scores = Table<std::int64_t>(room);
-    if (from != nullptr)
-      table.holes = Table<kernels::KvSpan>(KvHead::RoomForHoles(from->holes.size()));
-  }
-  return sequence;
+  return IdOf(slot);
 }
 
 Result<SequenceId> KvCache::Impl::CreateSequence(const char* function, const Sequence* like) {
-  if (free_slots_.empty() && slots_.size() == kMaxSlots) {
-    std::ostringstream message;
-    message << function << ": " << slots_.size() << " sequences; at most " << kMaxSlots;
-    return Status(StatusCode::kUnsupported, message.str());
-  }
-  Change slot = Begin(function);
-  PlanSlot(slot);
+  const auto for_each_head = [&](auto&& fn) {
+    for (std::size_t head = 0; head < heads_.size(); ++head)
+      fn(head, like == nullptr ? 0 : like->heads[head].pages.size(),
+         like == nullptr ? 0 : like->heads[head].holes.size());
+  };
+  std::int64_t bytes = SequenceBytes(static_cast<std::int64_t>(heads_.size()));
+  for_each_head([&](std::size_t head, std::int64_t pages, std::int64_t holes) {
+    bytes += heads_[head].NewTableBytes(pages, holes);
+  });
   Change change = Begin(function);
-  PlanSequence(change, like);
-  const std::int64_t sequence_bytes = change.table_bytes;
-  change.table_bytes += slot.table_bytes;
+  change.table_bytes = bytes;
+  if (Status status = PlanSlots(change, 1); !status.ok()) return status;
   if (Status status = Admit(change); !status.ok()) return status;
-  Sequence sequence = MakeSequence(like);
-  PrepareSlot();
-  sequence_bytes_ += sequence_bytes;
+  Sequence sequence;
+  sequence.heads = std::make_unique<HeadTable[]>(heads_.size());
+  for_each_head([&](std::size_t head, std::int64_t pages, std::int64_t holes) {
+    sequence.heads[head] = MakeHeadTable(heads_[head], pages, holes);
+  });
+  PutSlots(MakeSlots(1));
+  sequence_bytes_ += bytes;
   return PutSequence(std::move(sequence));
 }
 

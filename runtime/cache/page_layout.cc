@@ -184,6 +184,10 @@ namespace {
 /// Lanes [first, last) of `rows` rows of a tile of 16 tokens, `size` bytes each.
 void CopyLanes(const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t size,
                std::int64_t first, std::int64_t last) noexcept {
+  if (last - first == kernels::kKvTile) {
+    std::copy_n(from, rows * kernels::kKvTile * size, to);
+    return;
+  }
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t row = r * kernels::kKvTile * size;
     std::copy(from + row + first * size, from + row + last * size, to + row + first * size);
@@ -211,22 +215,29 @@ void CopyKeyLanes(const kernels::KvPageLayout& layout, const std::byte* from, st
 
 void CopyValueRows(const kernels::KvPageLayout& layout, const std::byte* from, std::byte* to,
                    std::int64_t first, std::int64_t last) noexcept {
-  const auto copy = [&](std::int64_t offset, std::int64_t row) {
-    std::copy(from + offset + first * row, from + offset + last * row, to + offset + first * row);
+  // Lanes that belong to no element stay behind: they may be of anyone.
+  const auto copy = [&](std::int64_t offset, std::int64_t row, std::int64_t used) {
+    if (used == row) {
+      std::copy(from + offset + first * row, from + offset + last * row, to + offset + first * row);
+      return;
+    }
+    for (std::int64_t t = first; t < last; ++t)
+      std::copy_n(from + offset + t * row, used, to + offset + t * row);
   };
-  const std::int64_t groups = (layout.v_row + kernels::kKvGroup - 1) / kernels::kKvGroup;
+  const std::int64_t row = layout.v_row, used = layout.head_dim_v;
+  const std::int64_t groups = (used + kernels::kKvGroup - 1) / kernels::kKvGroup;
   switch (layout.v_type) {
     case KvType::kF32:
-      return copy(0, layout.v_row * 4);
+      return copy(0, row * 4, used * 4);
     case KvType::kF16:
     case KvType::kBf16:
-      return copy(0, layout.v_row * 2);
+      return copy(0, row * 2, used * 2);
     case KvType::kInt8:
-      copy(0, layout.v_row);
-      return copy(layout.v_scale_bytes, 4);
+      copy(0, row, used);
+      return copy(layout.v_scale_bytes, 4, 4);
     case KvType::kInt4:
-      copy(0, groups * kernels::kKvGroup / 2);
-      return copy(layout.v_scale_bytes, groups * 4);
+      copy(0, groups * kernels::kKvGroup / 2, groups * kernels::kKvGroup / 2);
+      return copy(layout.v_scale_bytes, groups * 4, groups * 4);
   }
 }
 

@@ -97,8 +97,12 @@ void KvModel::Step() {
     Drop();
   } else if (choice < 87) {
     Copy();
-  } else if (choice < 92) {
+  } else if (choice < 91) {
     Rewrite();
+  } else if (choice < 93) {
+    Save();
+  } else if (choice < 95) {
+    Restore();
   } else {
     Free(AnyId());
   }
@@ -115,7 +119,7 @@ bool KvModel::IsShared(const ModelState& state, std::size_t index, int page) con
 }
 
 void KvModel::GrowRooms(const HeadInfo& info, ModelHead& head, std::int64_t pages,
-                        std::int64_t holes) {
+                        std::int64_t holes) const {
   if (info.off()) return;
   head.pages_room = std::max(head.pages_room, PowerOfTwo(std::max<std::int64_t>(64, pages)));
   if (holes > head.holes_room) head.holes_room = PowerOfTwo(std::max<std::int64_t>(4, holes));
@@ -192,15 +196,31 @@ void KvModel::Settle(ModelState next, const Status& status) {
   }
 }
 
+void KvModel::Add(ModelState& next, const std::vector<SequenceId>& ids,
+                  const std::vector<ModelSequence>& sequences) {
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const SequenceId id = ids.empty() ? SequenceId{-1 - static_cast<int>(i)} : ids[i];
+    ASSERT_TRUE(next.sequences.try_emplace(id, sequences[i]).second) << "an id that is in use";
+  }
+  next.most_sequences = std::max(next.most_sequences,
+                                 static_cast<std::int64_t>(next.sequences.size()) + next.retired);
+}
+
 void KvModel::Create() {
   Result<SequenceId> id = Status();
   caller_([&] { id = cache_.CreateSequence(); });
   ModelState next = state_;
-  const SequenceId key = id.ok() ? *id : SequenceId{-1};
-  ASSERT_TRUE(next.sequences.try_emplace(key, Empty()).second) << "an id that is in use";
-  next.most_sequences = std::max(next.most_sequences,
-                                 static_cast<std::int64_t>(next.sequences.size()) + next.retired);
+  Add(next, id.ok() ? std::vector{*id} : std::vector<SequenceId>(), {Empty()});
   Settle(std::move(next), id.status());
+}
+
+ModelSequence KvModel::Fitted(ModelSequence from) const {
+  for (std::size_t i = 0; i < heads_.size(); ++i) {
+    ModelHead& head = from.heads[i];
+    head.pages_room = head.holes_room = 0;
+    GrowRooms(heads_[i], head, static_cast<std::int64_t>(head.pages.size()), head.Holes());
+  }
+  return from;
 }
 
 void KvModel::Fork() {
@@ -208,15 +228,8 @@ void KvModel::Fork() {
   Result<SequenceId> id = Status();
   caller_([&] { id = cache_.Fork(from); });
   ModelState next = state_;
-  ModelSequence fork = state_.sequences[from];
-  for (std::size_t i = 0; i < heads_.size(); ++i) {
-    ModelHead& head = fork.heads[i];
-    head.pages_room = head.holes_room = 0;
-    GrowRooms(heads_[i], head, static_cast<std::int64_t>(head.pages.size()), head.Holes());
-  }
-  ASSERT_TRUE(next.sequences.try_emplace(id.ok() ? *id : SequenceId{-1}, fork).second);
-  next.most_sequences = std::max(next.most_sequences,
-                                 static_cast<std::int64_t>(next.sequences.size()) + next.retired);
+  Add(next, id.ok() ? std::vector{*id} : std::vector<SequenceId>(),
+      {Fitted(state_.sequences[from])});
   Settle(std::move(next), id.status());
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "manyhead/kv_cache.h"
+#include "tests/support/temp_dir.h"
 
 /// A cache as plain as can be, and random histories that a real one must go through alike.
 
@@ -88,6 +89,8 @@ class KvModel {
   void Copy();
   void Rewrite();
   void Free(SequenceId id);
+  void Save();
+  void Restore();
 
   // The plain cache's operations; what they took shows in the state.
   void TryStep(ModelState& state, ModelSequence& sequence, std::int64_t count);
@@ -96,8 +99,14 @@ class KvModel {
                 ModelHead& head, std::int64_t begin, std::int64_t end, std::size_t index);
   void GiveEmpty(const HeadInfo& info, ModelHead& head, std::int64_t first, std::int64_t last);
   bool IsShared(const ModelState& state, std::size_t index, int page) const;
-  void GrowRooms(const HeadInfo& info, ModelHead& head, std::int64_t pages, std::int64_t holes);
+  void GrowRooms(const HeadInfo& info, ModelHead& head, std::int64_t pages,
+                 std::int64_t holes) const;
   ModelSequence Empty() const;
+  /// `from` with the room its tables get in a new sequence.
+  ModelSequence Fitted(ModelSequence from) const;
+  /// Adds new sequences to `next`; ids that nobody gave stand for those of a refused call.
+  void Add(ModelState& next, const std::vector<SequenceId>& ids,
+           const std::vector<ModelSequence>& sequences);
   bool IsExact(const ModelSequence& sequence, std::int64_t length) const;
   bool HasDrops(const ModelSequence& sequence) const;
 
@@ -124,6 +133,8 @@ class KvModel {
   std::int64_t next_serial_ = 0;
   int next_page_ = 0;
   int refusals_ = 0, successes_ = 0;
+  TempDir folder_;
+  std::vector<ModelSequence> saved_;  ///< what the file has
 };
 
 /// A cache of few, short, very different heads, whose histories reach its cap.

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/kv_layout.h"
+#include "manyhead/kv_cache.h"
+
+/// A snapshot's file, version 1. All numbers are little-endian, i64 unless said otherwise.
+///
+///   header     "MHKVSNAP", u32 version, u32 0, bytes of the file, bytes of what is told next
+///   told       fingerprint and user data, each its bytes after their number
+///              page_size; number of layers, each num_kv_heads, head_dim, head_dim_v
+///              each head of each layer: u8 k_type, v_type, policy kind, 0; sink, recent, budget;
+///                number of its stored pages
+///              number of sequences, each: length, first_query; each head of each layer:
+///                number of holes, each begin, end; for each page of its table the number of a
+///                stored page of the head, -1 where the page lies in holes; its score, if scored
+///   zeros      up to a multiple of 64 bytes
+///   pages      of each head, as kernels/kv_layout.h lays them out; zeros where no sequence holds a
+///              token
+///   checksum   u64, XXH3 of all bytes before
+///
+/// Heads that are off have no pages, and a page that sequences share is there once.
+
+namespace manyhead {
+
+struct SnapshotTable {
+  std::vector<kernels::KvSpan> holes;
+  std::vector<std::int64_t> pages;
+  std::vector<std::int64_t> scores;
+};
+
+struct SnapshotSequence {
+  std::int64_t length = 0;
+  std::int64_t first_query = 0;
+  std::vector<SnapshotTable> heads;  ///< of all layers, in order
+};
+
+struct Snapshot {
+  std::string fingerprint, user_data;
+  KvCacheParams params;  ///< layers, heads and page_size only
+  std::vector<std::int64_t> head_pages;
+  std::vector<SnapshotSequence> sequences;
+};
+
+inline constexpr std::int64_t kSnapshotHeaderBytes = 32;
+inline constexpr std::int64_t kSnapshotChecksumBytes = 8;
+
+/// Where things lie in a snapshot's file.
+struct SnapshotExtent {
+  std::int64_t told_bytes = 0;
+  std::int64_t file_bytes = 0;
+
+  std::int64_t pages_begin() const noexcept {
+    return (kSnapshotHeaderBytes + told_bytes + 63) & ~63;
+  }
+  std::int64_t pages_end() const noexcept { return file_bytes - kSnapshotChecksumBytes; }
+};
+
+/// Header, what is told, and zeros up to the pages.
+std::vector<std::byte> EncodeSnapshot(const Snapshot& snapshot);
+
+/// Of a file that has `file_bytes`.
+/// Errors   kIoError or kUnsupported, naming what is wrong.
+Result<SnapshotExtent> DecodeSnapshotHeader(std::span<const std::byte> header,
+                                            std::int64_t file_bytes);
+
+/// What a cache of `params`, resolved, can restore of what is told, in a file of `extent`: nothing
+/// is left to be checked but that there is room.
+/// Errors   kIoError where it contradicts itself, kInvalidArgument where `params`, `fingerprint`
+/// or,
+///          unless `convert_types`, types are others; both name the place and both values.
+Result<Snapshot> DecodeSnapshot(std::span<const std::byte> told, const SnapshotExtent& extent,
+                                const KvCacheParams& params, const std::string& fingerprint,
+                                bool convert_types);
+
+}  // namespace manyhead
