@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kMagic = "MHKVSNAP";
 constexpr std::uint32_t kVersion = 1;
+constexpr const char* kCutOff = "its header says that what is told ends before";
 // Attention adds to a score for as long as its page lives: there must be room left.
 constexpr std::int64_t kMaxScore = std::int64_t{1} << 62;
 
@@ -155,6 +156,7 @@ Status Decoder::ReadHead(std::int64_t layer, std::int64_t index, const KvLayerSh
   std::ostringstream where;
   where << "layers[" << layer << "], KV head " << index << ": ";
   constexpr int kTypes = 4, kKinds = 4;  // the last of each
+  if (!reader_.complete()) return Damaged(where.str(), kCutOff);
   if (k_type > kTypes || v_type > kTypes || kind > kKinds || zero != 0)
     return Damaged(where.str(), "types ", int{k_type}, " and ", int{v_type}, ", policy ", int{kind},
                    ", then ", int{zero}, "; expected 0..4 of each, then 0");
@@ -171,7 +173,7 @@ Status Decoder::ReadHead(std::int64_t layer, std::int64_t index, const KvLayerSh
   heads_.push_back(MakeKvHead(shape, head, params_.page_size));
   snapshot_.params.heads.back().push_back(head);
   const std::int64_t bytes = heads_.back().layout.page_bytes;
-  if (!reader_.complete() || pages < 0 || pages > page_bytes_left_ / bytes)
+  if (pages < 0 || pages > page_bytes_left_ / bytes)
     return Damaged(where.str(), "number of stored pages = ", pages, "; only ", page_bytes_left_,
                    " bytes are left for pages of ", bytes);
   page_bytes_left_ -= pages * bytes;
@@ -193,6 +195,7 @@ Status Decoder::ReadShapes() {
     const KvLayerShape& wanted = params_.layers[l];
     const auto check = [&](const char* name, std::int64_t expected) {
       const std::int64_t value = reader_.I64();
+      if (!reader_.complete()) return Damaged("layers[", l, "].", name, ": ", kCutOff);
       if (value == expected) return Status();
       return Foreign("layers[", l, "].", name, " = ", value, "; the cache's is ", expected);
     };
@@ -306,7 +309,8 @@ Status Decoder::ReadAll(const std::string& fingerprint) {
   if (!sequences.ok()) return sequences.status();
   for (std::int64_t i = 0; i < *sequences; ++i)
     if (Status status = ReadSequence(static_cast<std::size_t>(i)); !status.ok()) return status;
-  if (!reader_.complete() || reader_.left() > 0)
+  if (!reader_.complete()) return Damaged("the last sequence: ", kCutOff);
+  if (reader_.left() > 0)
     return Damaged(reader_.left(), " bytes are left after the last sequence; expected 0");
   return CheckAllUsed();
 }
