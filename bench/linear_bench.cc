@@ -10,6 +10,7 @@
 #include "manyhead/isa.h"
 #include "manyhead/types.h"
 #include "runtime/linear/linear.h"
+#include "runtime/linear/pack.h"
 #include "runtime/platform/team.h"
 
 /// Speed of RunLinear: few rows (matvec) and many (GEMM). Bytes are the weights read once; flops, 2
@@ -56,13 +57,24 @@ std::vector<std::byte> RandomBytes(std::int64_t n) {
   return bytes;
 }
 
-void BM_Linear(benchmark::State& state, const Shape& shape, MathMode math, int threads) {
+/// How a model holds its weights: as their file does, or side by side.
+struct Storage {
+  const char* name;
+  bool packed;
+};
+
+constexpr Storage kStorages[] = {{"packed", true}, {"mapped", false}};
+
+void BM_Linear(benchmark::State& state, const Shape& shape, const Storage& storage, MathMode math,
+               int threads) {
   const Isa isa = BenchIsa();
   const std::int64_t M = state.range(0);
   auto workspace = LinearWorkspace::Create({shape.cols, M, threads, isa, math});
   if (!workspace.ok()) return state.SkipWithError(workspace.status().message().c_str());
-  const WeightBlock block = WeightBlockOf(shape.type);
-  const std::int64_t bytes = shape.rows * shape.cols / block.elements * block.bytes;
+  WeightView view = {shape.type, shape.rows, shape.cols, nullptr};
+  view.packed = storage.packed;
+  const std::int64_t bytes = storage.packed ? PackedGroups(view) * PackedGroupBytes(view)
+                                            : shape.rows * WeightRowBytes(view);
   const std::int64_t copies = std::max(std::int64_t{1}, (std::int64_t{256} << 20) / bytes);
   const std::vector<std::byte> weights = RandomBytes(bytes * copies);
   const std::vector<float> x(static_cast<std::size_t>(M * shape.cols), 0.25F);
@@ -70,7 +82,7 @@ void BM_Linear(benchmark::State& state, const Shape& shape, MathMode math, int t
   std::int64_t copy = 0;
   const std::int64_t start = Now();
   for (auto _ : state) {
-    const WeightView view = {shape.type, shape.rows, shape.cols, weights.data() + copy * bytes};
+    view.data = weights.data() + copy * bytes;
     copy = (copy + 1) % copies;
     const LinearOutput output = {&view, y.data(), shape.rows, nullptr};
     RunTeam(threads, [&](Worker& worker) {
@@ -80,22 +92,27 @@ void BM_Linear(benchmark::State& state, const Shape& shape, MathMode math, int t
   }
   SetCounters(state, start, static_cast<double>(bytes),
               2.0 * static_cast<double>(M * shape.rows * shape.cols), threads);
-  state.SetLabel(LinearPathName({.type = shape.type}, isa, math, M));
+  state.SetLabel(LinearPathName(view, isa, math, M));
+}
+
+void Register(const Shape& shape, const Storage& storage, MathMode math, int threads) {
+  const char* const mode = math == MathMode::kFast ? "fast" : "exact";
+  const std::string name = std::string(shape.name) + "/" + storage.name + "/" + mode;
+  benchmark::RegisterBenchmark(FullName(name, threads).c_str(), BM_Linear, shape, storage, math,
+                               threads)
+      ->ArgName("M")
+      ->ArgsProduct({{1, 4, 8, 16, 512}})
+      ->MeasureProcessCPUTime()
+      ->UseRealTime()
+      ->Unit(benchmark::kMicrosecond);
 }
 
 void RegisterAll() {
   for (const Shape& shape : kShapes) {
-    for (const MathMode math : {MathMode::kFast, MathMode::kExact}) {
-      for (const int threads : BenchThreads()) {
-        const std::string name =
-            std::string(shape.name).append(math == MathMode::kFast ? "/fast" : "/exact");
-        benchmark::RegisterBenchmark(FullName(name, threads).c_str(), BM_Linear, shape, math,
-                                     threads)
-            ->ArgName("M")
-            ->ArgsProduct({{1, 4, 8, 16, 512}})
-            ->MeasureProcessCPUTime()
-            ->UseRealTime()
-            ->Unit(benchmark::kMicrosecond);
+    for (const Storage& storage : kStorages) {
+      if (storage.packed && !CanPack({shape.type, shape.rows, shape.cols, nullptr})) continue;
+      for (const MathMode math : {MathMode::kFast, MathMode::kExact}) {
+        for (const int threads : BenchThreads()) Register(shape, storage, math, threads);
       }
     }
   }

@@ -2,6 +2,9 @@
 
 namespace manyhead {
 
+/// The largest thread count that anything here accepts.
+inline constexpr int kMaxThreads = 1024;
+
 /// The thread count used where the caller gives none: the CPUs in this thread's affinity mask, no
 /// more than the cgroup's quota rounded down, at least 1. SMT siblings count once.
 int DefaultThreads();

@@ -17,7 +17,6 @@ namespace {
 constexpr std::int64_t kMaxHeadDim = 1024;
 constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 31;
-constexpr int kMaxThreads = 4096;
 /// Beyond these the soft-cap, its inverse or a logit over it would be a denormal, which counts as
 /// 0.
 constexpr float kMinSoftcap = 1e-30F, kMaxSoftcap = 1e30F;

@@ -83,13 +83,20 @@ void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
   const Isa isa = impl.limits.isa;
   const bool few = in.M <= kMatvecRows;
   const ThreadBuffers buffers = impl.Buffers(worker.index());
-  const QuantizedRows& tiles_32 = few ? buffers.tiles_32 : impl.shared.tiles_32;
-  const QuantizedRows& tiles_256 = few ? buffers.tiles_256 : impl.shared.tiles_256;
+  // One row is a tile as it is.
+  const QuantizedRows& tiles_32 = in.M == 1 ? buffers.xq_32
+                                  : few     ? buffers.tiles_32
+                                            : impl.shared.tiles_32;
+  const QuantizedRows& tiles_256 = in.M == 1 ? buffers.xq_256
+                                   : few     ? buffers.tiles_256
+                                             : impl.shared.tiles_256;
   const auto round = [&](std::int64_t m, std::int64_t count) {
     RoundTile(isa, in, outputs, m, count, buffers, tiles_32, tiles_256);
   };
   // Each thread rounds a few rows for itself: that takes less time than to wait for the others.
-  if (few) {
+  if (in.M == 1) {
+    Quantize(isa, in, outputs, buffers.xq_32, buffers.xq_256);
+  } else if (few) {
     ForEachTile(isa, in.M, round);
   } else {
     const std::int64_t step = RowsAtOnce(isa, in.M);

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "manyhead/threads.h"
 #include "runtime/linear/linear_impl.h"
 #include "runtime/platform/dcheck.h"
 
@@ -11,7 +12,6 @@ namespace manyhead {
 namespace {
 
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
-constexpr std::int64_t kMaxThreads = 4096;
 constexpr std::align_val_t kAlignment{64};
 
 Status CheckLimits(const LinearLimits& limits) {

@@ -9,7 +9,6 @@
 namespace manyhead {
 
 Result<Model> Model::Load(const std::string& path, const ModelOptions& options) {
-  constexpr int kMaxThreads = 4096;
   if (options.threads < 0 || options.threads > kMaxThreads)
     return Status(StatusCode::kInvalidArgument,
                   "ModelOptions: threads = " + std::to_string(options.threads) +

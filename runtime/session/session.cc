@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::int64_t kDefaultContext = 8192;
 constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
-constexpr int kMaxThreads = 1024;
 
 Status OutOfRange(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
   return Status(StatusCode::kInvalidArgument, std::string("Session: ")

@@ -29,7 +29,7 @@ TEST(AttentionPlanCreate, RefusesWhatIsOutOfRangeAndSaysBothValues) {
       {[](auto& p) { p.softmax_scale = kNan; }, "softmax_scale = nan; expected a finite number"},
       {[](auto& p) { p.softmax_scale = -kInf; }, "softmax_scale = -inf; expected a finite number"},
       {[](auto& p) { p.window = -1; }, "window = -1; expected 0..9223372036854775807"},
-      {[](auto& p) { p.threads = -2; }, "threads = -2; expected 0..4096"},
+      {[](auto& p) { p.threads = -2; }, "threads = -2; expected 0..1024"},
   };
   for (const auto& [change, message] : cases) {
     AttentionParams params = GoodParams();

@@ -312,7 +312,7 @@ TEST(LinearWorkspaceTest, RefusesSizesOutOfRange) {
   EXPECT_EQ(message({1, -3, 1, Isa::kScalar, MathMode::kFast}),
             "LinearWorkspace: max_rows = -3; expected 1 to 2147483648");
   EXPECT_EQ(message({1, 1, 0, Isa::kScalar, MathMode::kFast}),
-            "LinearWorkspace: threads = 0; expected 1 to 4096");
+            "LinearWorkspace: threads = 0; expected 1 to 1024");
   if (!CpuRuns(Isa::kAvx512)) {
     EXPECT_THAT(message({1, 1, 1, Isa::kAvx512, MathMode::kFast}),
                 HasSubstr("isa = avx512; this CPU runs at most"));

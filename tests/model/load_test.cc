@@ -36,9 +36,9 @@ TinyModel Made(const std::function<void(TinyModel&)>& change = [](TinyModel&) {}
 
 TEST(ModelLoad, RefusesThreadsOutOfRange) {
   EXPECT_EQ(Model::Load("unread.gguf", {.threads = -1}).status().message(),
-            "ModelOptions: threads = -1; expected 0 to 4096");
-  EXPECT_EQ(Model::Load("unread.gguf", {.threads = 4097}).status().message(),
-            "ModelOptions: threads = 4097; expected 0 to 4096");
+            "ModelOptions: threads = -1; expected 0 to 1024");
+  EXPECT_EQ(Model::Load("unread.gguf", {.threads = 1025}).status().message(),
+            "ModelOptions: threads = 1025; expected 0 to 1024");
 }
 
 TEST(ModelLoad, ReadsTheConfigOfItsFamily) {

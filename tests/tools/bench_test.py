@@ -51,12 +51,14 @@ class ProgramsTest(unittest.TestCase):
 
     def test_linear(self):
         names = names_of("linear_bench")
-        for part in ("qwen1.5b_up_q4_k/fast", "gemma270m_head_q8_0/exact", "M:1/", "M:512/"):
+        for part in ("qwen1.5b_up_q4_k/packed/fast", "gemma270m_head_q8_0/mapped/exact", "M:1/", "M:512/"):
             self.assertIn(part, names)
-        row, = rows_of("linear_bench", "qwen1.5b_kv_q4_k/fast/.*threads:1/M:4/")
-        # 144 bytes for 256 weights.
-        self.assertAlmostEqual(row["flops/s"] / row["bytes/s"], 4 * 2 * 256 / 144, places=6)
-        self.assertGreater(row["of_roofline"], 0)
+        self.assertNotIn("f16/packed", names)
+        rows = rows_of("linear_bench", "qwen1.5b_kv_q4_k/(packed|mapped)/fast/.*threads:1/M:4/")
+        self.assertEqual([row["label"].startswith("packed") for row in rows], [True, False])
+        for row in rows:  # 144 bytes for 256 weights
+            self.assertAlmostEqual(row["flops/s"] / row["bytes/s"], 4 * 2 * 256 / 144, places=6)
+            self.assertGreater(row["of_roofline"], 0)
 
     def test_cache(self):
         rows = rows_of("cache_bench", "gemma3_270m/f16")

@@ -465,13 +465,20 @@ class BenchAttentionTest(CommandTest):
         self.assertEqual((none["flops"], none["bytes"]), (0, 0))
         self.assertLess(half["max_abs_error"], 1e-6)
         self.assertEqual(none["max_abs_error"], 0)
-        self.fail_with(1, "off = 9 exceeds num_kv_heads = 8", *self.FLAGS, "--off", "9")
+        self.fail_with(1, "--off 9 exceeds --kv-heads 8", *self.FLAGS, "--off", "9")
 
     def test_bad_shapes_name_both_values(self):
-        self.fail_with(1, "num_heads = 5 is not a multiple of num_kv_heads = 2", *self.FLAGS, "--heads", "5",
+        # A bad combination is found before the first is timed.
+        self.fail_with(1, "--heads 5 is not a multiple of --kv-heads 2", *self.FLAGS, "--heads", "4,5",
                        "--kv-heads", "2")
-        self.fail_with(1, "q_len = 9 of request 0 exceeds its kv_len = 8", *self.FLAGS, "--q-len", "9",
-                       "--kv-len", "8")
+        self.fail_with(1, "--q-len 9 exceeds --kv-len 8", *self.FLAGS, "--q-len", "9", "--kv-len", "8")
+
+    def test_soft_caps_may_have_fractions(self):
+        rows = self.json(*self.FLAGS, "--kv-len", "70", "--softcap", "0.5,2.25")
+        self.assertEqual([row["softcap"] for row in rows], [0.5, 2.25])
+        for row in rows:
+            self.assertLess(row["max_abs_error"], 1e-6)
+        self.fail_with(2, "'x'", *self.FLAGS, "--softcap", "1,x")
 
     def test_the_table_has_a_line_for_each(self):
         lines = self.succeed(*self.FLAGS, "--kv-len", "64,65").stdout.decode().splitlines()

@@ -141,10 +141,6 @@ Result<std::optional<AttentionTiming>> TimeAttention(const AttentionShape& shape
                                                      std::int64_t repetitions) {
   Result<AttentionPlan> plan = AttentionPlan::Create(ParamsOf(shape));
   if (!plan.ok()) return plan.status();
-  if (shape.off > shape.kv_heads)
-    return Status(StatusCode::kInvalidArgument,
-                  "bench attention: off = " + std::to_string(shape.off) +
-                      " exceeds num_kv_heads = " + std::to_string(shape.kv_heads));
   Numbers numbers;
   const Result<Filled> filled = Fill(shape, numbers);
   if (!filled.ok()) return filled.status();

@@ -6,6 +6,7 @@
 
 #include "manyhead/model.h"
 #include "manyhead/session.h"
+#include "manyhead/threads.h"
 #include "tools/manyhead/bench_profile.h"
 #include "tools/manyhead/bench_run.h"
 #include "tools/manyhead/commands.h"
@@ -203,7 +204,7 @@ Command AddBench(CLI::App& parent) {
   AddIntList(*app, "-n,--n-gen", &flags->gens, {0, 1 << 24},
              "Numbers of tokens to decode; 0 = none");
   AddIntList(*app, "-d,--n-depth", &flags->depths, {0, 1 << 24}, "Tokens in the cache before");
-  AddIntList(*app, "-t,--threads", &flags->threads, {0, 1024},
+  AddIntList(*app, "-t,--threads", &flags->threads, {0, kMaxThreads},
              "Thread counts; 0 = the CPUs this process may use");
   AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each test");
   AddKvTypeAndMath(*app, &flags->session);

@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <new>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "manyhead/threads.h"
 #include "tools/manyhead/attention_run.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
@@ -16,8 +19,9 @@ namespace {
 
 struct Flags {
   std::vector<std::int64_t> heads = {32}, kv_heads = {8}, head_dims = {128}, q_lens = {1},
-                            kv_lens = {4096}, threads = {0}, windows = {0}, softcaps = {0},
-                            sinks = {0}, alibi = {0}, offs = {0};
+                            kv_lens = {4096}, threads = {0}, windows = {0}, sinks = {0},
+                            alibi = {0}, offs = {0};
+  std::vector<double> softcaps = {0};
   std::vector<std::string> kv_types = {"f16"};
   std::int64_t repetitions = 9;
   std::string format;
@@ -39,28 +43,62 @@ void ForEachCombination(const std::vector<std::vector<std::int64_t>>& lists, Fn&
 
 std::vector<AttentionShape> ShapesOf(const Flags& flags) {
   std::vector<AttentionShape> shapes;
-  std::vector<std::int64_t> types(flags.kv_types.size());
-  for (std::size_t i = 0; i < types.size(); ++i) types[i] = static_cast<std::int64_t>(i);
-  ForEachCombination(
-      {flags.heads, flags.kv_heads, flags.head_dims, flags.q_lens, flags.kv_lens, types,
-       flags.windows, flags.softcaps, flags.sinks, flags.alibi, flags.offs, flags.threads},
-      [&](const std::vector<std::int64_t>& x) {
-        AttentionShape shape;
-        shape.heads = x[0];
-        shape.kv_heads = x[1];
-        shape.head_dim = x[2];
-        shape.q_len = x[3];
-        shape.kv_len = x[4];
-        shape.kv_type = *ParseKvType(flags.kv_types[x[5]]);
-        shape.window = x[6];
-        shape.softcap = static_cast<double>(x[7]);
-        shape.sinks = x[8] != 0;
-        shape.alibi = x[9] != 0;
-        shape.off = x[10];
-        shape.threads = x[11];
-        shapes.push_back(shape);
-      });
+  const auto indices = [](std::size_t count) {
+    std::vector<std::int64_t> of(count);
+    std::iota(of.begin(), of.end(), 0);
+    return of;
+  };
+  ForEachCombination({flags.heads, flags.kv_heads, flags.head_dims, flags.q_lens, flags.kv_lens,
+                      indices(flags.kv_types.size()), flags.windows, indices(flags.softcaps.size()),
+                      flags.sinks, flags.alibi, flags.offs, flags.threads},
+                     [&](const std::vector<std::int64_t>& x) {
+                       AttentionShape shape;
+                       shape.heads = x[0];
+                       shape.kv_heads = x[1];
+                       shape.head_dim = x[2];
+                       shape.q_len = x[3];
+                       shape.kv_len = x[4];
+                       shape.kv_type = *ParseKvType(flags.kv_types[x[5]]);
+                       shape.window = x[6];
+                       shape.softcap = flags.softcaps[x[7]];
+                       shape.sinks = x[8] != 0;
+                       shape.alibi = x[9] != 0;
+                       shape.off = x[10];
+                       shape.threads = x[11];
+                       shapes.push_back(shape);
+                     });
   return shapes;
+}
+
+/// What the flags' own ranges leave open, in their names.
+Status CheckShape(const AttentionShape& shape) {
+  const auto number = [](std::int64_t n) { return " " + std::to_string(n); };
+  std::string message;
+  if (shape.heads % shape.kv_heads != 0) {
+    message = "--heads" + number(shape.heads) + " is not a multiple of --kv-heads" +
+              number(shape.kv_heads);
+  } else if (shape.q_len > shape.kv_len) {
+    message = "--q-len" + number(shape.q_len) + " exceeds --kv-len" + number(shape.kv_len);
+  } else if (shape.off > shape.kv_heads) {
+    message = "--off" + number(shape.off) + " exceeds --kv-heads" + number(shape.kv_heads);
+  } else {
+    return Status();
+  }
+  return Status(StatusCode::kInvalidArgument, "bench attention: " + message);
+}
+
+/// TimeAttention, whose tensors a machine may not have the memory for.
+Result<std::optional<AttentionTiming>> Time(const AttentionShape& shape, std::int64_t repetitions) {
+  try {
+    return TimeAttention(shape, repetitions);
+  } catch (const std::bad_alloc&) {
+    const double queries = static_cast<double>(shape.heads * shape.head_dim) *
+                           static_cast<double>(shape.q_len) * sizeof(float);
+    return Status(StatusCode::kIoError,
+                  "bench attention: out of memory at --q-len " + std::to_string(shape.q_len) +
+                      ", --kv-len " + std::to_string(shape.kv_len) + ": queries and results take " +
+                      FormatFixed(2 * queries * 0x1p-20, 0) + " MiB besides the cache");
+  }
 }
 
 /// Least time the machine could take over the median.
@@ -106,7 +144,7 @@ std::string Extras(const AttentionShape& shape) {
     text.append(text.empty() ? "" : " ").append(extra);
   };
   if (shape.window > 0) add("window " + std::to_string(shape.window));
-  if (shape.softcap > 0) add("softcap " + FormatFixed(shape.softcap, 0));
+  if (shape.softcap > 0) add("softcap " + FormatFixed(shape.softcap, 2));
   if (shape.sinks) add("sinks");
   if (shape.alibi) add("alibi");
   if (shape.off > 0) add("off " + std::to_string(shape.off));
@@ -136,10 +174,14 @@ void PrintTable(const std::vector<AttentionTiming>& timings, std::map<int, Roofl
 
 int Run(const Flags& flags) {
   CatchInterrupt();
+  const std::vector<AttentionShape> shapes = ShapesOf(flags);
+  for (const AttentionShape& shape : shapes) {
+    if (const Status status = CheckShape(shape); !status.ok()) return Fail(status);
+  }
   std::vector<AttentionTiming> timings;
-  for (const AttentionShape& shape : ShapesOf(flags)) {
+  for (const AttentionShape& shape : shapes) {
     if (Interrupted().load()) break;
-    Result<std::optional<AttentionTiming>> timing = TimeAttention(shape, flags.repetitions);
+    Result<std::optional<AttentionTiming>> timing = Time(shape, flags.repetitions);
     if (!timing.ok()) return Fail(timing.status());
     if (timing->has_value()) timings.push_back(std::move(**timing));
   }
@@ -175,11 +217,12 @@ Command AddBenchAttention(CLI::App& bench) {
   AddChoiceList(*app, "--kv-type", &flags->kv_types, {"f16", "f32", "bf16", "int8", "int4"},
                 "Numbers of the cache");
   AddIntList(*app, "--window", &flags->windows, {0, kMaxTokens}, "Tokens a query sees; 0 = all");
-  AddIntList(*app, "--softcap", &flags->softcaps, {0, 1 << 20}, "Soft-cap of the logits; 0 = none");
+  AddRealList(*app, "--softcap", &flags->softcaps, {0, 1 << 20},
+              "Soft-cap of the logits; 0 = none");
   AddIntList(*app, "--sinks", &flags->sinks, {0, 1}, "1 = with a sink logit per head");
   AddIntList(*app, "--alibi", &flags->alibi, {0, 1}, "1 = with ALiBi");
   AddIntList(*app, "--off", &flags->offs, {0, 65536}, "KV heads that are off: nothing is read");
-  AddIntList(*app, "-t,--threads", &flags->threads, {0, 1024},
+  AddIntList(*app, "-t,--threads", &flags->threads, {0, kMaxThreads},
              "Thread counts; 0 = the CPUs this process may use");
   AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each");
   AddChoice(*app, "-o,--output", &flags->format, {"table", "json"}, "How to print");

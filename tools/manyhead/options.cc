@@ -1,4 +1,5 @@
 #include "tools/manyhead/options.h"
+#include "manyhead/threads.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -37,6 +38,41 @@ std::int64_t CheckInt(const std::string& flags, const std::string& text, const I
   return *value;
 }
 
+double CheckReal(const std::string& flags, const std::string& text, const RealRange& range) {
+  const std::optional<double> value = ParseReal(text);
+  if (!value || *value < range.min || *value > range.max ||
+      (range.open_min && static_cast<float>(*value) <= static_cast<float>(range.min)))
+    Reject(flags, text, Describe(range));
+  return *value;
+}
+
+std::string ShortReal(double value) {
+  std::string text = FormatFixed(value, 2);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+/// Values separated by commas, each of which `check` turns into a T.
+template <class T, class Check>
+CLI::Option* AddList(CLI::App& app, const std::string& flags, std::vector<T>* values,
+                     const std::string& type_name, const std::string& default_text, Check check,
+                     const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          flags,
+          [=](const std::string& text) {
+            values->clear();
+            for (const std::string& item : CLI::detail::split(text, ','))
+              values->push_back(check(flags, item));
+            if (values->empty() || text.ends_with(','))
+              Reject(flags, text, "a list of numbers separated by commas");
+          },
+          help)
+      ->type_name(type_name)
+      ->default_str(default_text);
+}
+
 }  // namespace
 
 CLI::Option* AddInt(CLI::App& app, const std::string& flags, std::int64_t* value, IntRange range,
@@ -50,22 +86,15 @@ CLI::Option* AddInt(CLI::App& app, const std::string& flags, std::int64_t* value
 
 CLI::Option* AddReal(CLI::App& app, const std::string& flags, float* value, RealRange range,
                      const std::string& help) {
-  std::string default_text = FormatFixed(*value, 2);
-  default_text.erase(default_text.find_last_not_of('0') + 1);
-  if (default_text.ends_with('.')) default_text.pop_back();
   return app
       .add_option_function<std::string>(
           flags,
           [=](const std::string& text) {
-            const std::optional<double> parsed = ParseReal(text);
-            if (!parsed || *parsed < range.min || *parsed > range.max ||
-                (range.open_min && static_cast<float>(*parsed) <= static_cast<float>(range.min)))
-              Reject(flags, text, Describe(range));
-            *value = static_cast<float>(*parsed);
+            *value = static_cast<float>(CheckReal(flags, text, range));
           },
           help)
       ->type_name("X")
-      ->default_str(default_text);
+      ->default_str(ShortReal(double{*value}));
 }
 
 CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
@@ -73,19 +102,25 @@ CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std
   std::string default_text;
   for (const std::int64_t value : *values)
     default_text += (default_text.empty() ? "" : ",") + std::to_string(value);
-  return app
-      .add_option_function<std::string>(
-          flags,
-          [=](const std::string& text) {
-            values->clear();
-            for (const std::string& item : CLI::detail::split(text, ','))
-              values->push_back(CheckInt(flags, item, range));
-            if (values->empty() || text.ends_with(','))
-              Reject(flags, text, "a list of numbers separated by commas");
-          },
-          help)
-      ->type_name("N,...")
-      ->default_str(default_text);
+  return AddList(
+      app, flags, values, "N,...", default_text,
+      [range](const std::string& name, const std::string& text) {
+        return CheckInt(name, text, range);
+      },
+      help);
+}
+
+CLI::Option* AddRealList(CLI::App& app, const std::string& flags, std::vector<double>* values,
+                         RealRange range, const std::string& help) {
+  std::string default_text;
+  for (const double value : *values)
+    default_text += (default_text.empty() ? "" : ",") + ShortReal(value);
+  return AddList(
+      app, flags, values, "X,...", default_text,
+      [range](const std::string& name, const std::string& text) {
+        return CheckReal(name, text, range);
+      },
+      help);
 }
 
 namespace {
@@ -146,7 +181,8 @@ void AddModel(CLI::App& app, std::string* model) {
 }
 
 void AddThreads(CLI::App& app, std::int64_t* threads) {
-  AddInt(app, "-t,--threads", threads, {0, 1024}, "Threads; 0 = the CPUs this process may use");
+  AddInt(app, "-t,--threads", threads, {0, kMaxThreads},
+         "Threads; 0 = the CPUs this process may use");
 }
 
 void AddContext(CLI::App& app, SessionFlags* flags) {

@@ -37,6 +37,8 @@ CLI::Option* AddReal(CLI::App& app, const std::string& flags, float* value, Real
 /// Numbers separated by commas.
 CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
                         IntRange range, const std::string& help);
+CLI::Option* AddRealList(CLI::App& app, const std::string& flags, std::vector<double>* values,
+                         RealRange range, const std::string& help);
 /// One of `choices`, the first being the default.
 CLI::Option* AddChoice(CLI::App& app, const std::string& flags, std::string* value,
                        const std::vector<std::string>& choices, const std::string& help);
