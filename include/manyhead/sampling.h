@@ -34,6 +34,9 @@ class Sampler {
   /// nothing.
   Result<TokenId> Sample(std::span<const float> logits, std::span<const TokenId> history);
 
+  /// The seed of a sampler that goes on with the random numbers of this one.
+  std::uint64_t next_seed() const noexcept { return state_; }
+
  private:
   Sampler(const SamplingParams& params, std::int64_t vocab_size);
   struct Candidate {

@@ -87,6 +87,11 @@ struct GenerateResult {
   std::vector<std::pair<TokenId, float>> top_logits;  ///< best first; equal logits by id
 };
 
+struct SessionRestoreOptions {
+  /// Keys and values may have been saved in other types than this session's; see KvRestoreOptions.
+  bool convert_types = false;
+};
+
 class Generation;
 
 /// One sequence of a model: its tokens, their keys and values, and the buffers to extend it.
@@ -119,7 +124,13 @@ class Session {
   Status Truncate(std::int64_t length);
 
   /// Continues `prompt`, which stands for the whole sequence: what the session already holds of its
-  /// beginning is reused, the rest dropped. At least the last prompt token is evaluated anew.
+  /// beginning is reused, the rest dropped. At least the last prompt token is evaluated anew,
+  /// unless the session holds just the prompt and its logits.
+  ///
+  /// Accuracy beginnings that were evaluated as (part of) a prompt of more than 8 tokens give the
+  ///          bits of a session that has held nothing before, if `chunk` is more than 16 and no
+  ///          head has a budget; then up to 8 tokens more are evaluated anew. Tokens that were
+  ///          decoded or appended a few at a time keep the rounding of such steps.
   /// Errors   as Append; kInvalidArgument for an option out of range, or for logits that hold NaN,
   ///          when the session then holds the prompt and what was generated before.
   Result<GenerateResult> Generate(std::span<const TokenId> prompt, const GenerateOptions& options);
@@ -128,12 +139,31 @@ class Session {
   /// the result, and serves nothing else until that has ended or is dropped.
   Result<Generation> Begin(std::span<const TokenId> prompt, const GenerateOptions& options);
 
+  /// Writes the session to a file: tokens, keys and values, what policies remember, the logits
+  /// after the last token if they are known, and next_seed(). See KvCache::Save for how.
+  ///
+  /// Not in it: the options, other than what heads keep and how; a Generation under way, whose last
+  /// token, drawn but not evaluated yet, can be appended before.
+  Status Save(const std::string& path) const;
+
+  /// Makes the session what it was when it was saved: what follows gives the same bits as if it had
+  /// never stopped, given the same math, instruction set and chunk. context and kv_budget_bytes may
+  /// be others, if what was saved fits.
+  /// Memory   while it is read, that of the text held before as well; each within the cap.
+  /// Errors   as KvCache::Restore, kInvalidArgument for another model too; the session is then
+  ///          unchanged.
+  Status Restore(const std::string& path, const SessionRestoreOptions& options = {});
+
   /// Adds where the time of each step goes to `*profile` from now on; null, as at first, measures
   /// nothing and costs nothing. `*profile` outlives the session or the next call.
   void SetProfile(StepProfile* profile);
 
   std::int64_t length() const noexcept;
   std::span<const TokenId> tokens() const noexcept;
+  /// [vocab_size] after the last token, valid until the next call; empty where they are not known.
+  std::span<const float> logits() const noexcept;
+  /// SamplingParams::seed with which a generation goes on with the random numbers of the last one.
+  std::uint64_t next_seed() const noexcept;
   std::int64_t context() const noexcept;
   int threads() const noexcept;
   Isa isa() const noexcept;

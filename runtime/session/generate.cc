@@ -2,6 +2,7 @@
 #include <chrono>
 #include <string>
 
+#include "runtime/linear/linear.h"
 #include "runtime/session/session_impl.h"
 #include "runtime/session/stop_text.h"
 
@@ -97,14 +98,30 @@ const char* StopReasonName(StopReason reason) noexcept {
   return "?";
 }
 
+/// How many of the first tokens of `prompt` need not be evaluated again: not the last, whose logits
+/// are wanted, unless they are there.
+///
+/// Products of few rows round in another way than those of many, in which a prompt of some length
+/// is evaluated. So where what is there was evaluated in steps of many rows, what is left has many
+/// as well: the bits are then those of an evaluation of the whole prompt.
+std::int64_t Session::Impl::Reusable(std::span<const TokenId> prompt) const noexcept {
+  const std::int64_t total = std::ssize(prompt);
+  const auto common = std::mismatch(prompt.begin(), prompt.end(), tokens.begin(), tokens.end());
+  const std::int64_t held = common.first - prompt.begin();
+  if (held == total && total == length() && HasLogits()) return total;
+  if (held > many_rows) return std::min(held, total - 1);
+  return std::max<std::int64_t>(0, std::min(held, total - kMatvecRows - 1));
+}
+
 /// Makes the session hold exactly `prompt`, of whose beginning it keeps what it has; false when
-/// cancelled on the way. At least the last token is evaluated, for its logits.
+/// cancelled on the way.
 Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
                                     const GenerateOptions& generate, Timings& timings) {
   const auto start = Clock::now();
-  const auto kept = std::mismatch(prompt.begin(), prompt.end() - 1, tokens.begin(), tokens.end());
-  std::int64_t done = kept.first - prompt.begin();
-  if (Status status = Truncate(done); !status.ok()) return status;
+  const Result<std::int64_t> kept = cache.ExactLength(sequence, Reusable(prompt));
+  if (!kept.ok()) return kept.status();
+  std::int64_t done = *kept;
+  if (Status status = Cut(done); !status.ok()) return status;
   const std::int64_t total = static_cast<std::int64_t>(prompt.size());
   const auto observe = [&](std::int64_t count) {
     done += count;
@@ -112,9 +129,12 @@ Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
     if (generate.on_prefill) generate.on_prefill(done, total);
     return !Cancelled(generate);
   };
-  if (Status status = AppendAll(prompt.subspan(static_cast<std::size_t>(done)), observe);
-      !status.ok())
+  if (done == total) {
+    observe(0);
+  } else if (Status status = AppendAll(prompt.subspan(static_cast<std::size_t>(done)), observe);
+             !status.ok()) {
     return status;
+  }
   timings.prefill_seconds = SecondsSince(start);
   return done == total;
 }
@@ -177,6 +197,7 @@ Status Generation::Impl::Draw() {
                                        static_cast<std::size_t>(tokenizer.vocab_size()));
   const Result<TokenId> id = sampler.Sample(choices, session.tokens);
   if (!id.ok()) return id.status();
+  session.next_seed = sampler.next_seed();
   if (result.ids.empty())
     result.timings.time_to_first_token_seconds =
         result.timings.prefill_seconds + SecondsSince(start);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
+#include "runtime/linear/linear.h"
 #include "runtime/model/score_rows.h"
 #include "runtime/platform/threads.h"
 #include "runtime/session/session_impl.h"
@@ -73,22 +74,30 @@ Status Session::Impl::CheckIds(std::span<const TokenId> ids, std::int64_t held) 
 }
 
 Status Session::Impl::AppendChunk(std::span<const TokenId> ids, float* out) {
+  logits_length = -1;
   if (Status status = cache.Reserve(sequence, static_cast<std::int64_t>(ids.size())); !status.ok())
     return status;
   if (Status status = decoder.Step(cache, sequence, ids, out); !status.ok()) {
     const Result<bool> undone = cache.Truncate(sequence, length());
     return undone.ok() ? status : undone.status();
   }
+  if (many_rows == length() && ids.size() > kMatvecRows) many_rows += std::ssize(ids);
   tokens.insert(tokens.end(), ids.begin(), ids.end());
+  if (out != nullptr) logits_length = length();
   decoder.AddCosts(cache, static_cast<std::int64_t>(ids.size()), length(), out != nullptr);
   return {};
 }
 
 Status Session::Impl::AppendAll(std::span<const TokenId> ids, const ChunkObserver& after_chunk) {
   if (Status status = CheckIds(ids, length()); !status.ok()) return status;
+  constexpr std::size_t kFew = kMatvecRows;
   while (!ids.empty()) {
-    const auto chunk = ids.first(std::min(ids.size(), static_cast<std::size_t>(options.chunk)));
-    ids = ids.subspan(chunk.size());
+    std::size_t count = std::min(ids.size(), static_cast<std::size_t>(options.chunk));
+    // The same bits however much of a prompt is reused: its last step has many rows as the others.
+    if (const std::size_t rest = ids.size() - count; rest > 0 && rest <= kFew && count > 2 * kFew)
+      count -= kFew;
+    const auto chunk = ids.first(count);
+    ids = ids.subspan(count);
     // Only the last chunk's last token needs logits.
     if (Status status = AppendChunk(chunk, ids.empty() ? logits.data() : nullptr); !status.ok())
       return status;
@@ -97,14 +106,22 @@ Status Session::Impl::AppendAll(std::span<const TokenId> ids, const ChunkObserve
   return {};
 }
 
+/// Keeps the first `length` tokens, which the cache can exactly.
+Status Session::Impl::Cut(std::int64_t length_wanted) {
+  if (Status status = cache.Truncate(sequence, length_wanted).status(); !status.ok()) return status;
+  if (length_wanted < length()) logits_length = -1;
+  tokens.resize(static_cast<std::size_t>(length_wanted));
+  many_rows = std::min(many_rows, length_wanted);
+  return Status();
+}
+
 Status Session::Impl::Truncate(std::int64_t length_wanted) {
   if (length_wanted < 0 || length_wanted > length())
     return OutOfRange("length", length_wanted, 0, length());
   const Result<std::int64_t> exact = cache.ExactLength(sequence, length_wanted);
   if (!exact.ok()) return exact.status();
-  if (Status status = cache.Truncate(sequence, *exact).status(); !status.ok()) return status;
   const std::vector<TokenId> again(tokens.begin() + *exact, tokens.begin() + length_wanted);
-  tokens.resize(static_cast<std::size_t>(*exact));
+  if (Status status = Cut(*exact); !status.ok()) return status;
   return again.empty() ? Status() : AppendAll(again, nullptr);
 }
 

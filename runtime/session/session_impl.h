@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "manyhead/session.h"
@@ -22,18 +24,27 @@ struct Session::Impl {
   AlignedBuffer<float> logits;        // [vocab] after the last token
   AlignedBuffer<float> score_logits;  // [rows, vocab], made by the first Score
   std::vector<TokenId> tokens;        // capacity for the whole context
+  std::int64_t logits_length = -1;    // at which `logits` were computed; -1: not for these tokens
+  std::int64_t many_rows = 0;         // the first tokens that were evaluated in steps of many rows
+  std::uint64_t next_seed = 0;
 
   std::int64_t length() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
   std::int64_t vocab() const noexcept { return logits.size(); }
+
+  bool HasLogits() const noexcept { return logits_length == length() && length() > 0; }
 
   /// `held` tokens stand before `ids`.
   Status CheckIds(std::span<const TokenId> ids, std::int64_t held) const;
   Status AppendChunk(std::span<const TokenId> ids, float* out);
   Status AppendAll(std::span<const TokenId> ids, const ChunkObserver& after_chunk);
   Status Truncate(std::int64_t length);
+  Status Cut(std::int64_t length);
+  std::int64_t Reusable(std::span<const TokenId> prompt) const noexcept;
   Result<bool> Prefill(std::span<const TokenId> prompt, const GenerateOptions& generate,
                        Timings& timings);
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
+  Status Save(const std::string& path) const;
+  Status Restore(const std::string& path, const SessionRestoreOptions& restore);
 };
 
 }  // namespace manyhead

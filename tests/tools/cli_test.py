@@ -195,6 +195,39 @@ class GenerateTest(CommandTest):
                        '{"heads": [{"layers": [99]}]}')
         self.fail_with(1, "kv_budget_bytes = 7", "generate", "-p", "a", "--kv-budget", "7")
 
+    def test_a_saved_session_goes_on(self):
+        for flags in ((), ("--temperature", "1.2"), ("--kv-policy", "window(20)", "--kv-type", "int8")):
+            with self.subTest(flags=flags), tempfile.TemporaryDirectory() as folder:
+                file = str(pathlib.Path(folder, "session"))
+                whole = self.json("generate", "-p", PROMPT, "-n", "30", "--seed", "5", *flags)
+                first = self.json("generate", "-p", PROMPT, "-n", "11", "--seed", "5", *flags,
+                                  "--save-session", file)
+                second = self.json("generate", "-n", "19", *flags, "--load-session", file)
+                self.assertEqual(first["ids"] + second["ids"], whole["ids"])
+                self.assertEqual(second["prompt_ids"], first["prompt_ids"] + first["ids"])
+                self.assertEqual(second["timings"]["prefill_tokens"], 0)
+                longer = self.json("generate", "-p", PROMPT, "-n", "3", *flags, "--load-session", file)
+                self.assertGreater(len(longer["prompt_ids"]), len(second["prompt_ids"]))
+                self.assertEqual(list(pathlib.Path(folder).iterdir()), [pathlib.Path(file)])
+
+    def test_sessions_that_do_not_fit_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "session")
+            self.succeed("generate", "-p", PROMPT, "-n", "4", "--save-session", str(file))
+            load = ("generate", "-n", "4", "--load-session", str(file))
+            self.fail_with(1, "the cache's are int8, int8", *load, "--kv-type", "int8")
+            self.succeed(*load, "--kv-type", "int8", "--convert-session")
+            self.fail_with(1, "policy = full; the cache's is window(9)", *load, "--kv-policy", "window(9)")
+            self.fail_with(1, "max_tokens = 5", *load, "-c", "5")
+            self.fail_with(1, "no folder", "generate", "-p", "a", "--save-session", f"{folder}/none/s")
+            self.fail_with(2, "--load-session", "generate", "-p", "a", "--convert-session")
+            data = file.read_bytes()
+            file.write_bytes(data[:len(data) // 2])
+            self.fail_with(1, f"has {len(data) // 2} bytes; its header says {len(data)}", *load)
+            file.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+            self.fail_with(1, "is damaged: its checksum is", *load)
+            self.fail_with(1, "cannot open", "generate", "--load-session", f"{folder}/none")
+
     def test_text_output_is_prompt_and_continuation(self):
         expected = self.json("generate", "-p", PROMPT, "-n", "16")
         result = self.succeed("generate", "-p", PROMPT, "-n", "16")

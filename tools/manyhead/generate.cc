@@ -1,5 +1,6 @@
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
@@ -28,16 +29,24 @@ struct Flags {
   SessionFlags session;
   GenerateOptions generate;
   std::optional<std::uint64_t> seed;
+  std::string save_session, load_session;
+  bool convert_session = false;
+
+  bool HasPrompt() const { return text.text || text.file || prompt_ids; }
 };
 
 /// A seed that fits in the numbers of every JSON reader.
 std::uint64_t RandomSeed() { return std::random_device()(); }
 
+/// What the flags add to the text; the beginning of a text only if there is none yet.
 Result<std::vector<TokenId>> PromptIds(const Flags& flags, const Tokenizer& tokenizer) {
   if (flags.prompt_ids) return *flags.prompt_ids;
+  if (!flags.HasPrompt()) return std::vector<TokenId>();
   const Result<std::string> text = ReadText(flags.text);
   if (!text.ok()) return text.status();
-  return tokenizer.Encode(*text, ToEncodeOptions(flags.text));
+  EncodeOptions options = ToEncodeOptions(flags.text);
+  if (!flags.load_session.empty()) options.add_special = false;
+  return tokenizer.Encode(*text, options);
 }
 
 Json ToJson(const Model& model, const Session& session, const std::vector<TokenId>& prompt,
@@ -103,17 +112,48 @@ Result<Session> CreateSession(const Model& model, const SessionFlags& flags) {
   return Session::Create(model, ToSessionOptions(flags));
 }
 
+/// Puts what a saved session holds into `session`, and its tokens before `prompt`.
+Status LoadSession(const Flags& flags, Session& session, std::vector<TokenId>& prompt) {
+  if (flags.load_session.empty()) return {};
+  const Status status = session.Restore(flags.load_session, {flags.convert_session});
+  if (status.ok()) prompt.insert(prompt.begin(), session.tokens().begin(), session.tokens().end());
+  return status;
+}
+
+/// Before the work of which the file is to hold the result.
+Status CheckSaveFolder(const Flags& flags) {
+  const std::filesystem::path folder = std::filesystem::path(flags.save_session).parent_path();
+  std::error_code ignored;
+  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return {};
+  return {StatusCode::kIoError, flags.save_session + ": there is no folder " + folder.string()};
+}
+
+/// The last token has been drawn, but not evaluated: then the next run would draw it again.
+Status SaveSession(const Flags& flags, Session& session, std::size_t prompt_tokens,
+                   const GenerateResult& result) {
+  if (flags.save_session.empty()) return {};
+  const auto all = static_cast<std::int64_t>(prompt_tokens + result.ids.size());
+  if (!result.ids.empty() && session.length() < std::min(all, session.context()))
+    if (Status status = session.Append({&result.ids.back(), 1}).status(); !status.ok())
+      return status;
+  return session.Save(flags.save_session);
+}
+
 int Run(const Flags& flags) {
+  if (Status status = CheckSaveFolder(flags); !status.ok()) return Fail(status);
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
-  const Result<std::vector<TokenId>> prompt = PromptIds(flags, model->tokenizer());
+  Result<std::vector<TokenId>> prompt = PromptIds(flags, model->tokenizer());
   if (!prompt.ok()) return Fail(prompt.status());
   Result<Session> session = CreateSession(*model, flags.session);
   if (!session.ok()) return Fail(session.status());
+  const std::vector<TokenId> shown = *prompt;
+  if (Status status = LoadSession(flags, *session, *prompt); !status.ok()) return Fail(status);
 
   const bool human = flags.format == "text";
   GenerateOptions options = flags.generate;
-  options.sampling.seed = flags.seed.value_or(RandomSeed());
+  const bool continues = !flags.load_session.empty();
+  options.sampling.seed = flags.seed.value_or(continues ? session->next_seed() : RandomSeed());
   options.cancel = &Interrupted();
   Progress prefill("reading the prompt", "tokens");
   Progress decode("generating", "tokens");
@@ -122,7 +162,7 @@ int Run(const Flags& flags) {
   const auto show_prompt = [&] {
     if (prompt_shown) return;
     prompt_shown = true;
-    Stdout::Write(flags.text.text ? *flags.text.text : model->tokenizer().Decode(*prompt));
+    Stdout::Write(flags.text.text ? *flags.text.text : model->tokenizer().Decode(shown));
   };
   options.on_prefill = [&](std::int64_t done, std::int64_t total) {
     prefill.Update(done, total);
@@ -146,6 +186,7 @@ int Run(const Flags& flags) {
   decode.Clear();
   if (!result.ok()) return Fail(result.status());
   show_prompt();
+  const Status saved = SaveSession(flags, *session, prompt->size(), *result);
   if (human) {
     Stdout::Write("\n");
     PrintStatistics(*model, *session, options, *result);
@@ -153,7 +194,7 @@ int Run(const Flags& flags) {
   } else {
     Stdout::WriteJson(ToJson(*model, *session, *prompt, options, *result));
   }
-  return Stdout::Finish();
+  return saved.ok() ? Stdout::Finish() : Fail(saved);
 }
 
 void AddSampling(CLI::App& app, Flags* flags) {
@@ -193,6 +234,18 @@ void AddPrompt(CLI::App& app, Flags* flags) {
       ->excludes("--file");
 }
 
+void AddSessionFiles(CLI::App& app, Flags* flags) {
+  app.add_option("--save-session", flags->save_session,
+                 "At the end, write all that is held to FILE")
+      ->type_name("FILE");
+  CLI::Option* load = app.add_option("--load-session", flags->load_session,
+                                     "Go on with what FILE holds; a prompt is appended to it")
+                          ->type_name("FILE");
+  app.add_flag("--convert-session", flags->convert_session,
+               "Load keys and values of other types than --kv-type")
+      ->needs(load);
+}
+
 }  // namespace
 
 Command AddGenerate(CLI::App& parent) {
@@ -206,6 +259,7 @@ Command AddGenerate(CLI::App& parent) {
   AddContext(*app, &flags->session);
   AddKvTypeAndMath(*app, &flags->session);
   AddKvPolicy(*app, &flags->session);
+  AddSessionFiles(*app, flags.get());
   app->add_option("--stop", flags->generate.stop, "End before this text; may be repeated")
       ->type_name("TEXT")
       ->allow_extra_args(false);
@@ -219,11 +273,13 @@ Command AddGenerate(CLI::App& parent) {
       "Examples:\n"
       "  manyhead generate -p 'the cat sat on the mat. the cat sat'\n"
       "  manyhead generate -m gemma3-270m -p 'The sky is' -n 48 --temperature 0.8 --top-p 0.95\n"
-      "  manyhead generate -m model.gguf --prompt-ids 2,818,5279 --top-logits 8 -o json");
+      "  manyhead generate -m model.gguf --prompt-ids 2,818,5279 --top-logits 8 -o json\n"
+      "  manyhead generate -p 'Once upon' --save-session story; manyhead generate --load-session "
+      "story");
   app->callback([flags] {
-    if (!flags->text.text && !flags->text.file && !flags->prompt_ids)
-      throw CLI::ValidationError("generate",
-                                 "a prompt is needed: -p TEXT, -f FILE or --prompt-ids");
+    if (!flags->HasPrompt() && flags->load_session.empty())
+      throw CLI::ValidationError(
+          "generate", "a prompt is needed: -p TEXT, -f FILE, --prompt-ids or --load-session FILE");
     for (const std::string& stop : flags->generate.stop)
       if (stop.empty()) throw CLI::ValidationError("--stop", "the text is empty");
   });

@@ -1,0 +1,119 @@
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "runtime/model/fingerprint.h"
+#include "runtime/model/weights.h"
+#include "runtime/session/session_impl.h"
+
+/// A session in a file: a snapshot of its sequence, whose user data are, little-endian,
+///
+///   i64 number of tokens, i32 each
+///   i64 how many of them were evaluated in steps of many rows
+///   u64 the seed that goes on with the random numbers
+///   i64 number of logits, 0 or those of the vocabulary, f32 each
+
+namespace manyhead {
+namespace {
+
+template <class T>
+void Put(std::string& bytes, const T* values, std::size_t count) {
+  bytes.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+}
+
+template <class T>
+void PutCounted(std::string& bytes, std::span<const T> values) {
+  const auto count = static_cast<std::int64_t>(values.size());
+  Put(bytes, &count, 1);
+  Put(bytes, values.data(), values.size());
+}
+
+/// Takes values from the front of `bytes`; false where there are not as many.
+template <class T>
+bool Get(std::string_view& bytes, T* values, std::int64_t count) {
+  if (count < 0 || static_cast<std::uint64_t>(count) > bytes.size() / sizeof(T)) return false;
+  const std::size_t size = static_cast<std::size_t>(count) * sizeof(T);
+  if (size > 0) std::memcpy(values, bytes.data(), size);
+  bytes.remove_prefix(size);
+  return true;
+}
+
+/// `most` values at most.
+template <class T>
+bool GetCounted(std::string_view& bytes, std::vector<T>& values, std::int64_t most) {
+  std::int64_t count = 0;
+  if (!Get(bytes, &count, 1) || count < 0 || count > most) return false;
+  values.resize(static_cast<std::size_t>(count));
+  return Get(bytes, values.data(), count);
+}
+
+}  // namespace
+
+Status Session::Impl::Save(const std::string& path) const {
+  std::string state;
+  PutCounted(state, std::span(tokens));
+  Put(state, &many_rows, 1);
+  Put(state, &next_seed, 1);
+  PutCounted(state, HasLogits() ? std::span<const float>(logits.data(), logits.size())
+                                : std::span<const float>());
+  return cache.Save(path, {&sequence, 1}, {FingerprintOf(model.impl()), std::move(state)});
+}
+
+Status Session::Impl::Restore(const std::string& path, const SessionRestoreOptions& restore) {
+  // Beside the cache in use, which stays as it is until nothing can fail any more.
+  Result<KvCache> other = KvCache::Create(cache.params());
+  if (!other.ok()) return other.status();
+  const Result<KvRestored> restored =
+      other->Restore(path, {FingerprintOf(model.impl()), restore.convert_types});
+  if (!restored.ok()) return restored.status();
+  const auto damaged = [&](const std::string& what) {
+    return Status(StatusCode::kIoError, path + ": " + what);
+  };
+  if (restored->sequences.size() != 1)
+    return damaged("has " + std::to_string(restored->sequences.size()) +
+                   " sequences; a session has 1");
+  const std::int64_t held = other->length(restored->sequences[0]);
+  std::string_view state = restored->user_data;
+  std::vector<TokenId> ids;
+  ids.reserve(static_cast<std::size_t>(options.context));
+  std::vector<float> last_logits;
+  std::int64_t many = 0;
+  std::uint64_t seed = 0;
+  if (!GetCounted(state, ids, held) || !Get(state, &many, 1) || !Get(state, &seed, 1) ||
+      !GetCounted(state, last_logits, vocab()) || !state.empty())
+    return damaged("is no session's: its user data have another form");
+  const auto count = static_cast<std::int64_t>(ids.size());
+  if (count != held || many < 0 || many > held)
+    return damaged("has " + std::to_string(count) + " token ids, " + std::to_string(many) +
+                   " of them of many rows; its sequence has " + std::to_string(held));
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= vocab())
+      return damaged("ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
+                     "; expected 0 to " + std::to_string(vocab() - 1));
+  if (!last_logits.empty() && static_cast<std::int64_t>(last_logits.size()) != vocab())
+    return damaged("has " + std::to_string(last_logits.size()) + " logits; expected 0 or " +
+                   std::to_string(vocab()));
+  cache = *std::move(other);
+  sequence = restored->sequences[0];
+  tokens = std::move(ids);
+  many_rows = many;
+  next_seed = seed;
+  std::copy(last_logits.begin(), last_logits.end(), logits.data());
+  logits_length = last_logits.empty() ? -1 : length();
+  return Status();
+}
+
+Status Session::Save(const std::string& path) const { return impl_->Save(path); }
+
+Status Session::Restore(const std::string& path, const SessionRestoreOptions& options) {
+  return impl_->Restore(path, options);
+}
+
+std::span<const float> Session::logits() const noexcept {
+  if (!impl_->HasLogits()) return {};
+  return {impl_->logits.data(), static_cast<std::size_t>(impl_->vocab())};
+}
+
+std::uint64_t Session::next_seed() const noexcept { return impl_->next_seed; }
+
+}  // namespace manyhead
