@@ -6,6 +6,7 @@
 #include "manyhead/calibrate.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
+#include "manyhead/memory.h"
 #include "manyhead/model.h"
 #include "manyhead/multi_head_attention.h"
 #include "manyhead/rope.h"

@@ -68,9 +68,9 @@ class Model {
  public:
   /// Reads a GGUF file. Packing copies low-bit matrices and drops the file's pages as it goes, so
   /// that the process holds each weight once; norms and biases are always copied, other matrices
-  /// and the embedding stay in the file's pages. Where this CPU has no kernels for packed weights
-  /// all stay there.
-  /// Errors   kIoError for a bad or inconsistent file, kUnsupported for an architecture, tensor
+  /// and an embedding that is not the output matrix too stay in the file's pages. Where this CPU
+  /// has no kernels for packed weights all stay there. Errors   kIoError for a bad or inconsistent
+  /// file, kUnsupported for an architecture, tensor
   ///          type or tokenizer this library does not know; both name the key or tensor and both
   ///          values. kInvalidArgument for a bad option; kUnsupported where the operating system
   ///          does not give the memory.

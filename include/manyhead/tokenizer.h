@@ -59,6 +59,8 @@ class Tokenizer {
   bool adds_dummy_prefix() const noexcept;
   std::string_view model_name() const noexcept;  ///< tokenizer.ggml.model
   std::string_view pre_name() const noexcept;    ///< tokenizer.ggml.pre, empty if none
+  /// Bytes of its tables.
+  std::int64_t memory_bytes() const noexcept;
 
   struct Impl;
   explicit Tokenizer(std::unique_ptr<const Impl> impl) noexcept;

@@ -29,7 +29,42 @@ std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
 
 std::int64_t CeilDiv(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
+/// Rows per tile for a request with `rows` rows per KV head.
+std::int64_t TileRowsOf(const AttentionParams& params, std::int64_t rows) noexcept {
+  std::int64_t tile = kAttentionRows;
+  const std::int64_t wanted = kTilesPerThread * params.threads;
+  while (tile > kAttentionChunk && params.num_kv_heads * CeilDiv(rows, tile) < wanted) {
+    tile -= kAttentionChunk;
+  }
+  return tile;
+}
+
+/// Floats of the partial states of one KV head's rows in one split, values in rows of `v_row`.
+std::int64_t PartFloatsOf(std::int64_t v_row, std::int64_t rows, std::int64_t tile_rows) noexcept {
+  const std::int64_t most = std::min(rows, tile_rows);
+  return CeilDiv(rows, tile_rows) * (2 * RoundUp(most, kKvTile) + most * v_row);
+}
+
 }  // namespace
+
+AttentionScratch AttentionScratchOf(const AttentionParams& params) noexcept {
+  const std::int64_t d = params.head_dim, v_row = RoundUp(params.head_dim_v, kKvTile);
+  AttentionScratch scratch;
+  scratch.thread_floats = RoundUp(kAttentionRows * d, kKvTile) + kKvTile +
+                          kAttentionRows * kAttentionBlock + kAttentionBlock * (d + v_row) +
+                          2 * kAttentionRows * (2 + v_row);
+  const std::int64_t splits = CeilDiv(params.max_kv_len, kAttentionSplit);
+  if (params.threads > 1 && splits > 1) {
+    const std::int64_t group = params.num_heads / params.num_kv_heads;
+    const std::int64_t rows = group * std::min(params.max_q_len, kSplitQueries);
+    constexpr std::int64_t kFloatBytes = sizeof(float);
+    // Wide enough for any input: 2^16 heads * 2^22 splits * 2^13 floats.
+    scratch.parts_floats =
+        std::min(params.num_kv_heads * splits * PartFloatsOf(v_row, rows, TileRowsOf(params, rows)),
+                 kMaxPartsBytes / kFloatBytes);
+  }
+  return scratch;
+}
 
 bool SameAttention(Isa a, Isa b) noexcept {
   return KernelsFor(a).attention == KernelsFor(b).attention;
@@ -45,35 +80,21 @@ AttentionPlan::Impl::Impl(const AttentionParams& params)
       v_row_(RoundUp(params.head_dim_v, kKvTile)),
       right_(*params.window_right),
       requests_(static_cast<std::size_t>(params.max_q_len)) {
-  const std::int64_t d = params.head_dim;
-  thread_floats_ = RoundUp(kAttentionRows * d, kKvTile) + kKvTile +
-                   kAttentionRows * kAttentionBlock + kAttentionBlock * (d + v_row_) +
-                   2 * kAttentionRows * (2 + v_row_);
-  const std::int64_t splits = CeilDiv(params.max_kv_len, kAttentionSplit);
-  if (params.threads > 1 && splits > 1) {
-    const std::int64_t rows = group() * std::min(params.max_q_len, kSplitQueries);
-    // Wide enough for any input: 2^16 heads * 2^22 splits * 2^13 floats.
-    parts_floats_ = std::min(params.num_kv_heads * splits * PartFloats(rows, TileRows(rows)),
-                             kMaxPartsBytes / kFloatBytes);
-  }
-  scratch_floats_ = params.threads * thread_floats_ + parts_floats_;
+  const AttentionScratch scratch = AttentionScratchOf(params);
+  thread_floats_ = scratch.thread_floats;
+  parts_floats_ = scratch.parts_floats;
+  const std::int64_t floats = params.threads * thread_floats_ + parts_floats_;
   scratch_.reset(static_cast<float*>(
-      ::operator new(static_cast<std::size_t>(scratch_floats_ * kFloatBytes), kAlignment)));
+      ::operator new(static_cast<std::size_t>(floats * kFloatBytes), kAlignment)));
 }
 
 std::int64_t AttentionPlan::Impl::TileRows(std::int64_t rows) const noexcept {
-  std::int64_t tile = kAttentionRows;
-  const std::int64_t wanted = kTilesPerThread * params_.threads;
-  while (tile > kAttentionChunk && params_.num_kv_heads * CeilDiv(rows, tile) < wanted) {
-    tile -= kAttentionChunk;
-  }
-  return tile;
+  return TileRowsOf(params_, rows);
 }
 
 std::int64_t AttentionPlan::Impl::PartFloats(std::int64_t rows,
                                              std::int64_t tile_rows) const noexcept {
-  const std::int64_t most = std::min(rows, tile_rows);
-  return CeilDiv(rows, tile_rows) * (2 * RoundUp(most, kKvTile) + most * v_row_);
+  return PartFloatsOf(v_row_, rows, tile_rows);
 }
 
 kernels::AttentionState AttentionPlan::Impl::PartOf(const Request& request, std::int64_t head,

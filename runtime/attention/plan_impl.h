@@ -24,6 +24,14 @@ struct KeySpan {
 class AttentionKeySource;
 class AttentionTileRows;
 
+/// Floats of a plan's scratch.
+struct AttentionScratch {
+  std::int64_t thread_floats = 0;  ///< of each thread
+  std::int64_t parts_floats = 0;   ///< of partial states
+};
+/// Of a plan of `params`, which are valid and resolved.
+AttentionScratch AttentionScratchOf(const AttentionParams& params) noexcept;
+
 /// Whether attention has the same kernels on both: what one adds may serve other products only.
 bool SameAttention(Isa a, Isa b) noexcept;
 
@@ -46,9 +54,12 @@ struct AttentionPlan::Impl {
 
   const AttentionParams& params() const noexcept { return params_; }
   /// With the places of requests, of which there are as many as queries.
-  std::int64_t scratch_bytes() const noexcept {
-    return scratch_floats_ * kFloatBytes +
-           static_cast<std::int64_t>(requests_.size() * sizeof(Request));
+  std::int64_t scratch_bytes() const noexcept { return ScratchBytes(params_); }
+  /// What a plan of `params`, which are valid and resolved, is going to take.
+  static std::int64_t ScratchBytes(const AttentionParams& params) noexcept {
+    const AttentionScratch scratch = AttentionScratchOf(params);
+    return (params.threads * scratch.thread_floats + scratch.parts_floats) * kFloatBytes +
+           params.max_q_len * static_cast<std::int64_t>(sizeof(Request));
   }
 
   /// Checks everything about the next RunOn calls but their layer's shape, and cuts the work.
@@ -167,7 +178,6 @@ struct AttentionPlan::Impl {
   };
   std::int64_t thread_floats_ = 0;
   std::int64_t parts_floats_ = 0;
-  std::int64_t scratch_floats_ = 0;
   std::unique_ptr<float, FreeScratch> scratch_;  ///< threads' parts, then partial states
 
   // What the last Prepare saw.

@@ -72,6 +72,8 @@ class LinearWorkspace {
 
   /// Exactly what is allocated for the buffers.
   std::int64_t size_bytes() const noexcept;
+  /// What a workspace of `limits`, which are in range, is going to allocate.
+  static std::int64_t SizeBytes(const LinearLimits& limits) noexcept;
 
   struct Impl;  ///< incomplete outside this room
   Impl& impl() noexcept { return *impl_; }

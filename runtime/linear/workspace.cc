@@ -85,6 +85,22 @@ SharedBuffers::SharedBuffers(const LinearLimits& limits, Carver& carver) noexcep
   }
 }
 
+namespace {
+
+std::int64_t ThreadBytes(const LinearLimits& limits) noexcept {
+  Carver counter(nullptr);
+  ThreadBuffers(limits, counter);
+  return counter.used();
+}
+
+std::int64_t SharedBytes(const LinearLimits& limits) noexcept {
+  Carver counter(nullptr);
+  SharedBuffers(limits, counter);
+  return counter.used();
+}
+
+}  // namespace
+
 }  // namespace linear
 
 void LinearWorkspace::Impl::Free::operator()(std::byte* p) const noexcept {
@@ -93,11 +109,8 @@ void LinearWorkspace::Impl::Free::operator()(std::byte* p) const noexcept {
 
 LinearWorkspace::Impl::Impl(const LinearLimits& wanted)
     : limits(wanted), shared([&] {
-        linear::Carver threads(nullptr), all(nullptr);
-        linear::ThreadBuffers(limits, threads);
-        linear::SharedBuffers(limits, all);
-        thread_bytes = threads.used();
-        size_bytes = limits.threads * thread_bytes + all.used();
+        thread_bytes = linear::ThreadBytes(limits);
+        size_bytes = SizeBytes(limits);
         arena.reset(new (kAlignment) std::byte[static_cast<std::size_t>(size_bytes)]);
         linear::Carver carver(arena.get() + limits.threads * thread_bytes);
         return linear::SharedBuffers(limits, carver);
@@ -121,5 +134,9 @@ LinearWorkspace& LinearWorkspace::operator=(LinearWorkspace&&) noexcept = defaul
 LinearWorkspace::~LinearWorkspace() = default;
 
 std::int64_t LinearWorkspace::size_bytes() const noexcept { return impl_->size_bytes; }
+
+std::int64_t LinearWorkspace::SizeBytes(const LinearLimits& limits) noexcept {
+  return limits.threads * linear::ThreadBytes(limits) + linear::SharedBytes(limits);
+}
 
 }  // namespace manyhead

@@ -32,6 +32,53 @@ Widths WidthsOf(const ModelConfig& config) {
   return widths;
 }
 
+/// Elements of all activation buffers for one row.
+std::int64_t RowElements(const ModelConfig& config, const Widths& widths) {
+  return 3 * config.d_model + widths.query + widths.key + widths.value + widths.attended +
+         2 * widths.ffn;
+}
+
+LinearLimits LinearLimitsOf(const ModelConfig& config, const DecoderLimits& limits) {
+  return {.max_cols = WidthsOf(config).most_cols,
+          .max_rows = limits.max_rows,
+          .threads = limits.threads,
+          .isa = limits.isa,
+          .math = limits.math};
+}
+
+/// The attention of every distinct layer shape, and which of them each layer has.
+struct DistinctPlans {
+  std::vector<AttentionParams> params;
+  std::vector<std::size_t> index;  // [layer]
+};
+
+DistinctPlans PlansOf(const ModelConfig& config, const DecoderLimits& limits) {
+  using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
+  std::vector<Shape> shapes;
+  DistinctPlans plans;
+  for (const LayerConfig& layer : config.layers) {
+    const Shape shape{layer.num_heads, layer.num_kv_heads, layer.head_dim, layer.head_dim_v,
+                      layer.window};
+    const auto found = std::find(shapes.begin(), shapes.end(), shape);
+    plans.index.push_back(static_cast<std::size_t>(found - shapes.begin()));
+    if (found != shapes.end()) continue;
+    shapes.push_back(shape);
+    AttentionParams params;
+    params.num_heads = layer.num_heads;
+    params.num_kv_heads = layer.num_kv_heads;
+    params.head_dim = layer.head_dim;
+    params.head_dim_v = layer.head_dim_v;
+    params.max_q_len = limits.max_rows;
+    params.max_kv_len = limits.max_tokens;
+    params.softmax_scale = config.softmax_scale;
+    params.window = layer.window;
+    params.threads = limits.threads;
+    params.isa = limits.isa;
+    plans.params.push_back(std::move(params));
+  }
+  return plans;
+}
+
 constexpr std::int64_t kActivationBlock =
     2048;  // elements of one item: enough to outweigh handing it out
 
@@ -70,12 +117,7 @@ Result<Decoder> Decoder::Create(const Model::Impl& model, const DecoderLimits& l
   Decoder decoder(model, limits);
   if (Status status = decoder.CreateRopes(); !status.ok()) return status;
   if (Status status = decoder.CreatePlans(); !status.ok()) return status;
-  Result<LinearWorkspace> linear =
-      LinearWorkspace::Create({.max_cols = WidthsOf(model.config).most_cols,
-                               .max_rows = limits.max_rows,
-                               .threads = limits.threads,
-                               .isa = limits.isa,
-                               .math = limits.math});
+  Result<LinearWorkspace> linear = LinearWorkspace::Create(LinearLimitsOf(model.config, limits));
   if (!linear.ok()) return linear.status();
   decoder.linear_.emplace(*std::move(linear));
   return decoder;
@@ -98,27 +140,9 @@ Status Decoder::CreateRopes() {
 }
 
 Status Decoder::CreatePlans() {
-  const ModelConfig& config = model_->config;
-  using Shape = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
-  std::vector<Shape> shapes;
-  for (const LayerConfig& layer : config.layers) {
-    const Shape shape{layer.num_heads, layer.num_kv_heads, layer.head_dim, layer.head_dim_v,
-                      layer.window};
-    const auto found = std::find(shapes.begin(), shapes.end(), shape);
-    plan_index_.push_back(static_cast<std::size_t>(found - shapes.begin()));
-    if (found != shapes.end()) continue;
-    shapes.push_back(shape);
-    AttentionParams params;
-    params.num_heads = layer.num_heads;
-    params.num_kv_heads = layer.num_kv_heads;
-    params.head_dim = layer.head_dim;
-    params.head_dim_v = layer.head_dim_v;
-    params.max_q_len = limits_.max_rows;
-    params.max_kv_len = limits_.max_tokens;
-    params.softmax_scale = config.softmax_scale;
-    params.window = layer.window;
-    params.threads = limits_.threads;
-    params.isa = limits_.isa;
+  DistinctPlans plans = PlansOf(model_->config, limits_);
+  plan_index_ = std::move(plans.index);
+  for (const AttentionParams& params : plans.params) {
     Result<AttentionPlan> plan = AttentionPlan::Create(params);
     if (!plan.ok()) return plan.status();
     plans_.push_back(*std::move(plan));
@@ -144,6 +168,11 @@ Status Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenI
       return status;
   RunTeam(limits_.threads, [&](Worker& worker) { RunStep(worker, call, logits); });
   timer_.Collect();
+  rows_remembered_ += call.rows();
+  if (rows_remembered_ >= kRowsRemembered) {
+    ForgetEmbedding();
+    rows_remembered_ = 0;
+  }
   return {};
 }
 
@@ -184,7 +213,18 @@ void Decoder::Embed(Worker& worker, const Call& call) noexcept {
       ropes_[i].Angles(call.position + row, cosine_[i].data() + row * half,
                        sine_[i].data() + row * half);
     }
+    if ((row + 1) % kRowsRemembered == 0) ForgetEmbedding();
   });
+}
+
+/// An embedding that only serves to look rows up would come into memory bit by bit, tens of KiB
+/// around each row, until it were all there: how much then depends on the text. Its pages stay in
+/// the system's file cache, so to map a row again takes about a microsecond.
+void Decoder::ForgetEmbedding() const noexcept {
+  if (model_->config.tied_embeddings) return;
+  const WeightView& embedding = model_->weights.embedding;
+  model_->file.Forget(
+      {embedding.data, static_cast<std::size_t>(embedding.rows * WeightRowBytes(embedding))});
 }
 
 void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexcept {
@@ -301,6 +341,16 @@ std::int64_t Decoder::scratch_bytes() const noexcept {
     bytes += buffer->size_bytes();
   for (std::size_t i = 0; i < ropes_.size(); ++i)
     bytes += cosine_[i].size_bytes() + sine_[i].size_bytes();
+  return bytes;
+}
+
+std::int64_t Decoder::ScratchBytes(const ModelConfig& config, const DecoderLimits& limits) {
+  std::int64_t elements = RowElements(config, WidthsOf(config));
+  for (const RopeConfig& rope : config.ropes) elements += rope.rotary_dim / 2 * 2;  // cosine, sine
+  std::int64_t bytes = LinearWorkspace::SizeBytes(LinearLimitsOf(config, limits)) +
+                       limits.max_rows * elements * static_cast<std::int64_t>(sizeof(float));
+  for (const AttentionParams& params : PlansOf(config, limits).params)
+    bytes += AttentionPlan::Impl::ScratchBytes(params);
   return bytes;
 }
 

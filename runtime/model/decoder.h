@@ -33,6 +33,9 @@ struct DecoderLimits {
 /// parallel region for a step of any number of tokens, every buffer allocated when it is made.
 class Decoder {
  public:
+  /// Rows of the embedding between two times that its pages of the file are let go.
+  static constexpr std::int64_t kRowsRemembered = 64;
+
   static Result<Decoder> Create(const Model::Impl& model, const DecoderLimits& limits);
 
   /// The layers of a cache for `config`.
@@ -47,6 +50,9 @@ class Decoder {
   void Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept;
 
   std::int64_t scratch_bytes() const noexcept;
+  /// What scratch_bytes() of a decoder of `config` is going to be. No dimension of `config` is more
+  /// than 2^26, no limit more than 2^31, and config.ropes may be empty: no rotation then.
+  static std::int64_t ScratchBytes(const ModelConfig& config, const DecoderLimits& limits);
   /// Of these, attention's.
   std::int64_t attention_bytes() const noexcept;
 
@@ -70,6 +76,7 @@ class Decoder {
   Status CreatePlans();
   void RunStep(Worker& worker, const Call& call, float* logits) noexcept;
   void Embed(Worker& worker, const Call& call) noexcept;
+  void ForgetEmbedding() const noexcept;
   void Attend(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void RotateHeads(const LayerConfig& layer, const LayerWeights& w, std::int64_t row) noexcept;
   void FeedForward(Worker& worker, const Call& call, std::size_t layer) noexcept;
@@ -87,6 +94,7 @@ class Decoder {
   std::vector<Rope> ropes_;              // as in ModelConfig
   std::vector<AttentionPlan> plans_;     // one for each distinct layer shape
   std::vector<std::size_t> plan_index_;  // [layer]
+  std::int64_t rows_remembered_ = 0;     // of the embedding since its pages were let go
   std::optional<LinearWorkspace> linear_;
   AlignedBuffer<float> hidden_;     // [M, d] the residual stream
   AlignedBuffer<float> normed_;     // [M, d]

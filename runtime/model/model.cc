@@ -80,15 +80,7 @@ std::int64_t Model::num_parameters() const noexcept {
   return parameters;
 }
 
-std::vector<TensorInfo> Model::tensors() const {
-  std::vector<TensorInfo> infos;
-  for (const GgufTensor& tensor : impl_->file.tensors()) {
-    TensorInfo info{std::string(tensor.name), tensor.type, {}, tensor.size_bytes};
-    for (int i = tensor.num_dims; i-- > 0;) info.shape.push_back(tensor.shape[i]);
-    infos.push_back(std::move(info));
-  }
-  return infos;
-}
+std::vector<TensorInfo> Model::tensors() const { return TensorInfos(impl_->file); }
 
 std::string_view Model::main_weight_type() const noexcept {
   std::int64_t bytes[256] = {};

@@ -59,6 +59,7 @@ Result<ReservedMemory> PackWeights(const GgufFile& file, ModelWeights& weights, 
       out += PackedBytes(*matrix);
     }
   });
+  const bool tied = weights.embedding.data == weights.head.data;
   std::byte* at = memory->data();
   for (WeightView* matrix : matrices) {
     const std::int64_t size = PackedBytes(*matrix);
@@ -66,6 +67,8 @@ Result<ReservedMemory> PackWeights(const GgufFile& file, ModelWeights& weights, 
     matrix->packed = true;
     at += size;
   }
+  // Looked up in the same copy: the file's would come back into memory row by row.
+  if (tied) weights.embedding = weights.head;
   return *std::move(memory);
 }
 

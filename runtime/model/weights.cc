@@ -117,4 +117,14 @@ Result<ModelWeights> BindWeights(const GgufFile& file, const Family& family, Mod
   return weights;
 }
 
+std::vector<TensorInfo> TensorInfos(const GgufFile& file) {
+  std::vector<TensorInfo> infos;
+  for (const GgufTensor& tensor : file.tensors()) {
+    TensorInfo info{std::string(tensor.name), tensor.type, {}, tensor.size_bytes};
+    for (int i = tensor.num_dims; i-- > 0;) info.shape.push_back(tensor.shape[i]);
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
 }  // namespace manyhead

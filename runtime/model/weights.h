@@ -34,6 +34,9 @@ struct ModelWeights {
 ///          or has no place in this family: an ignored tensor would be a silently wrong model.
 Result<ModelWeights> BindWeights(const GgufFile& file, const Family& family, ModelConfig& config);
 
+/// What `file` holds.
+std::vector<TensorInfo> TensorInfos(const GgufFile& file);
+
 /// Copies the matrices of `weights` that gain from it into packed ones, on `threads` threads, and
 /// points `weights` there. Errors   kUnsupported when the operating system gives no memory.
 Result<ReservedMemory> PackWeights(const GgufFile& file, ModelWeights& weights, int threads);

@@ -28,8 +28,9 @@ Status OutOfRange(const char* name, std::int64_t value, std::int64_t low, std::i
                                                   .append(std::to_string(high)));
 }
 
-/// Fills in the defaults of `options` and checks the rest.
-Status Complete(const ModelConfig& config, SessionOptions& options) {
+}  // namespace
+
+Status CompleteSessionOptions(const ModelConfig& config, SessionOptions& options) {
   if (options.context == 0) options.context = std::min(config.context_length, kDefaultContext);
   if (options.threads == 0) options.threads = DefaultThreads();
   if (options.context < 1 || options.context > kMaxContext)
@@ -55,7 +56,20 @@ Status Complete(const ModelConfig& config, SessionOptions& options) {
   return {};
 }
 
-}  // namespace
+Result<KvCacheParams> SessionCacheParams(const ModelConfig& config, const SessionOptions& options) {
+  KvCacheParams params;
+  params.layers = Decoder::CacheLayers(config);
+  params.k_type = options.k_type;
+  params.v_type = options.v_type;
+  params.max_tokens = options.context;
+  params.isa = options.isa;
+  if (!options.kv_policy.empty()) {
+    auto heads = ParseKvHeads(options.kv_policy, params);
+    if (!heads.ok()) return heads.status();
+    params.heads = *std::move(heads);
+  }
+  return params;
+}
 
 Status Session::Impl::CheckIds(std::span<const TokenId> ids, std::int64_t held) const {
   if (ids.empty())
@@ -153,18 +167,9 @@ Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll)
 
 Result<Session> Session::Create(const Model& model, const SessionOptions& wanted) {
   SessionOptions options = wanted;
-  if (Status status = Complete(model.config(), options); !status.ok()) return status;
-  KvCacheParams cache_params;
-  cache_params.layers = Decoder::CacheLayers(model.config());
-  cache_params.k_type = options.k_type;
-  cache_params.v_type = options.v_type;
-  cache_params.max_tokens = options.context;
-  cache_params.isa = options.isa;
-  if (!options.kv_policy.empty()) {
-    auto heads = ParseKvHeads(options.kv_policy, cache_params);
-    if (!heads.ok()) return heads.status();
-    cache_params.heads = *std::move(heads);
-  }
+  if (Status status = CompleteSessionOptions(model.config(), options); !status.ok()) return status;
+  Result<KvCacheParams> cache_params = SessionCacheParams(model.config(), options);
+  if (!cache_params.ok()) return cache_params.status();
   Result<Decoder> decoder = Decoder::Create(model.impl(), {.max_rows = options.chunk,
                                                            .max_tokens = options.context,
                                                            .threads = options.threads,
@@ -172,12 +177,12 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
                                                            .math = options.math});
   if (!decoder.ok()) return decoder.status();
   if (options.kv_budget_bytes > 0) {
-    cache_params.capacity_bytes = options.kv_budget_bytes - decoder->attention_bytes();
-    if (cache_params.capacity_bytes <= 0)
+    cache_params->capacity_bytes = options.kv_budget_bytes - decoder->attention_bytes();
+    if (cache_params->capacity_bytes <= 0)
       return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, decoder->attention_bytes() + 1,
                         INT64_MAX);
   }
-  Result<SequenceCache> made = CreateSequenceCache(std::move(cache_params), options.chunk);
+  Result<SequenceCache> made = CreateSequenceCache(*std::move(cache_params), options.chunk);
   if (!made.ok()) return made.status();
   auto impl = std::make_unique<Impl>(Impl{model,
                                           options,

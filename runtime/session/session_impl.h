@@ -15,6 +15,11 @@ namespace manyhead {
 /// Called with the tokens of each chunk of a prompt when it is done; false ends the prompt there.
 using ChunkObserver = std::function<bool(std::int64_t)>;
 
+/// Fills in the defaults of `options` and checks the rest.
+Status CompleteSessionOptions(const ModelConfig& config, SessionOptions& options);
+/// The cache of a session with such options, but for its capacity.
+Result<KvCacheParams> SessionCacheParams(const ModelConfig& config, const SessionOptions& options);
+
 struct Session::Impl {
   Model model;  // keeps the weights alive
   SessionOptions options;

@@ -35,6 +35,7 @@ class BpeModel final : public TextModel {
 
   Status Append(std::string_view text, bool after_special,
                 std::vector<TokenId>* ids) const override;
+  std::int64_t memory_bytes() const noexcept override { return merges_.memory_bytes(); }
 
  private:
   struct Symbol;

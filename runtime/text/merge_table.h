@@ -23,6 +23,9 @@ class MergeTable {
   void Insert(TokenId left, TokenId right, MergeRule rule);
   /// Null if these two do not merge.
   const MergeRule* Find(TokenId left, TokenId right) const noexcept;
+  std::int64_t memory_bytes() const noexcept {
+    return static_cast<std::int64_t>(slots_.capacity() * sizeof(Slot));
+  }
 
  private:
   static constexpr std::uint64_t kFree = ~std::uint64_t{0};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +18,9 @@ class TextModel {
   /// a special token. Errors   kInvalidArgument naming a byte that the vocabulary cannot express.
   virtual Status Append(std::string_view text, bool after_special,
                         std::vector<TokenId>* ids) const = 0;
+
+  /// Bytes of its tables, without those of the vocabulary it refers to.
+  virtual std::int64_t memory_bytes() const noexcept { return 0; }
 };
 
 }  // namespace manyhead

@@ -169,5 +169,8 @@ bool Tokenizer::is_control(TokenId id) const noexcept {
 bool Tokenizer::adds_dummy_prefix() const noexcept { return impl_->dummy_prefix; }
 std::string_view Tokenizer::model_name() const noexcept { return impl_->model_name; }
 std::string_view Tokenizer::pre_name() const noexcept { return impl_->pre_name; }
+std::int64_t Tokenizer::memory_bytes() const noexcept {
+  return impl_->vocabulary.memory_bytes() + impl_->model->memory_bytes();
+}
 
 }  // namespace manyhead

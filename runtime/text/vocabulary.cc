@@ -226,6 +226,17 @@ Status Vocabulary::BuildPieces(TextForm form) {
   return {};
 }
 
+std::int64_t Vocabulary::memory_bytes() const noexcept {
+  // A node holds a link, the entry and its hash, and malloc's own word before it.
+  constexpr std::size_t kNodeBytes =
+      sizeof(void*) + sizeof(decltype(ids_)::value_type) + 2 * sizeof(std::size_t);
+  return static_cast<std::int64_t>(
+      texts_.capacity() + pieces_.capacity() +
+      (text_ends_.capacity() + piece_ends_.capacity()) * sizeof(std::size_t) +
+      kinds_.capacity() * sizeof(TokenKind) + scores_.capacity() * sizeof(float) +
+      ids_.size() * kNodeBytes + ids_.bucket_count() * sizeof(void*));
+}
+
 TokenId Vocabulary::Find(std::string_view text) const noexcept {
   const auto found = ids_.find(text);
   return found == ids_.end() ? kNoToken : found->second;

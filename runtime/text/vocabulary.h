@@ -68,6 +68,8 @@ class Vocabulary {
   bool is_control(TokenId id) const noexcept {
     return kind(id) == TokenKind::kControl || kind(id) == TokenKind::kUnknown;
   }
+  /// Bytes of its tables; of the index by text as far as the standard library shows them.
+  std::int64_t memory_bytes() const noexcept;
   /// For a token whose text tells more than the file's type does. The piece stays as it is.
   void set_kind(TokenId id, TokenKind kind) noexcept {
     kinds_[static_cast<std::size_t>(id)] = kind;

@@ -27,6 +27,8 @@ ROOMS = {
     "model": {"formats", "text", "layer", "linear", "attention", "cache", "platform"},
     "session": {"platform", "cache", "linear", "formats", "attention", "layer", "text", "model"},
     "calibrate": {"platform", "cache", "attention", "model"},
+    "memory": {"platform", "cache", "linear", "formats", "attention", "layer", "text", "model",
+               "session"},
 }
 # The only project headers kernels share with the rest.
 KERNEL_HEADERS = {"manyhead/types.h", "manyhead/isa.h"}

@@ -20,5 +20,6 @@ Command AddBench(CLI::App& parent);
 /// Below `bench`.
 Command AddBenchAttention(CLI::App& bench);
 Command AddInfo(CLI::App& parent);
+Command AddMemory(CLI::App& parent);
 
 }  // namespace manyhead::cli

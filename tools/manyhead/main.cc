@@ -32,7 +32,8 @@ int RunCommandLine(int argc, char** argv) {
       "Exit codes: 0 done (also after Ctrl-C, with what there is), 1 failure, 2 usage.\n"
       "MANYHEAD_ISA=scalar|avx2|avx512|amx lowers the instruction set.");
   const Command commands[] = {AddGenerate(app),  AddTokenize(app), AddPerplexity(app),
-                              AddCalibrate(app), AddBench(app),    AddInfo(app)};
+                              AddCalibrate(app), AddBench(app),    AddMemory(app),
+                              AddInfo(app)};
   std::string name = "manyhead";
   try {
     app.parse(argc, argv);

@@ -62,6 +62,16 @@ std::optional<ByteBudget> ParseByteBudget(std::string_view text) {
   return ByteBudget{.bytes = *count * scale};
 }
 
+std::optional<std::int64_t> ParseSize(std::string_view text) {
+  std::int64_t unit = 1;
+  if (text.ends_with('k') || text.ends_with('K')) unit = std::int64_t{1} << 10;
+  if (text.ends_with('m') || text.ends_with('M')) unit = std::int64_t{1} << 20;
+  if (unit > 1) text.remove_suffix(1);
+  std::optional<std::int64_t> value = ParseInt(text);
+  if (value && __builtin_mul_overflow(*value, unit, &*value)) return std::nullopt;
+  return value;
+}
+
 std::optional<KvTypes> ParseKvTypes(std::string_view text) {
   const std::size_t slash = text.find('/');
   const std::optional<KvType> k = ParseKvType(text.substr(0, slash));

@@ -17,6 +17,9 @@ std::optional<std::int64_t> ParseInt(std::string_view text);
 std::optional<std::uint64_t> ParseUnsigned(std::string_view text);
 std::optional<double> ParseReal(std::string_view text);
 
+/// The same, or with k or m behind it that number times 1024 or 1024 * 1024: "32k".
+std::optional<std::int64_t> ParseSize(std::string_view text);
+
 /// How keys and values are stored.
 struct KvTypes {
   KvType k = KvType::kF16;

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "manyhead/kv_cache.h"
+#include "manyhead/status.h"
+
+namespace manyhead {
+
+struct KvHeadBytes {
+  KvHeadParams params;
+  std::int64_t bytes_per_token = 0;  ///< KvCache::bytes_per_token(layer, head)
+  std::int64_t page_bytes = 0;       ///< of all pages of all sequences
+  std::int64_t tokens = 0;           ///< held of each sequence
+};
+
+/// What KvCache::usage() is going to be.
+struct KvPlan {
+  std::vector<std::vector<KvHeadBytes>> heads;  ///< [layer][KV head]
+  std::int64_t used_bytes = 0;
+  std::int64_t table_bytes = 0;
+  std::int64_t peak_bytes = 0;  ///< KvCapacityBytes
+  std::int64_t bytes_per_token = 0;
+};
+
+/// Of `sequences` sequences of params.max_tokens tokens, all appended in steps of up to `step`, one
+/// step of each in turn, and evicted once at the end. capacity_bytes of `params` is ignored.
+/// table_bytes is exact but for heads with a budget, where it is the most there can be.
+/// Errors   as KvCapacityBytes.
+Result<KvPlan> PlanKv(const KvCacheParams& params, std::int64_t sequences, std::int64_t step);
+
+}  // namespace manyhead

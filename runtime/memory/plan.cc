@@ -1,0 +1,339 @@
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "manyhead/isa.h"
+#include "manyhead/memory.h"
+#include "runtime/linear/pack.h"
+#include "runtime/memory/checked.h"
+#include "runtime/memory/kv_plan.h"
+#include "runtime/memory/shape_spec.h"
+#include "runtime/model/decoder.h"
+#include "runtime/model/score_rows.h"
+#include "runtime/platform/dispatch.h"
+#include "runtime/session/session_impl.h"
+
+namespace manyhead {
+namespace {
+
+constexpr std::int64_t kMaxBatch = std::int64_t{1} << 20;
+constexpr std::int64_t kLeastGoodHeadDim = 64, kMostGoodHeadDim = 128;
+/// What the command itself has resident on Linux (x86-64, Debian 12) once it has run a model: the
+/// touched parts of its code and of libdnnl, libstdc++, libc, libm, libgomp and libpcre2 (10 MiB),
+/// its own data and stacks (1 MiB).
+constexpr std::int64_t kProcessBytes = std::int64_t{11} << 20;
+/// What the kernel maps at least around a page of a file that is touched.
+constexpr std::int64_t kFaultAroundBytes = std::int64_t{64} << 10;
+
+Status Invalid(const std::string& message) {
+  return Status(StatusCode::kInvalidArgument, "PlanMemory: " + message);
+}
+
+std::int64_t Elements(const TensorInfo& tensor) {
+  std::int64_t elements = 1;
+  for (const std::int64_t size : tensor.shape) elements *= size;
+  return elements;
+}
+
+/// The layer of "blk.12.attn_q.weight"; nothing for a tensor of no layer.
+std::optional<std::size_t> LayerOf(const std::string& name) {
+  constexpr std::string_view kPrefix = "blk.";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::size_t layer = 0;
+  const char* const begin = name.data() + kPrefix.size();
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
+  return layer;
+}
+
+/// "attn_q.weight" of "blk.12.attn_q.weight".
+std::string_view PartOf(std::string_view name) {
+  return name.substr(name.find('.', name.find('.') + 1) + 1);
+}
+
+bool IsProjection(std::string_view part) {
+  return part == "attn_q.weight" || part == "attn_k.weight" || part == "attn_v.weight" ||
+         part == "attn_output.weight";
+}
+
+/// What belongs to one head of those of a layer, cut in equal parts.
+bool IsPerHead(std::string_view part) {
+  return IsProjection(part) || part == "attn_q.bias" || part == "attn_k.bias" ||
+         part == "attn_v.bias" || part == "attn_sinks.weight";
+}
+
+Status CheckShape(const ModelShape& shape) {
+  const auto in_range = [](std::int64_t value, std::int64_t low, std::int64_t high) {
+    return value >= low && value <= high;
+  };
+  const ModelConfig& config = shape.config;
+  if (config.layers.empty()) return Invalid("the shape has 0 layers; expected 1 or more");
+  if (!in_range(config.d_model, 1, kMaxShapeDim) || !in_range(config.vocab_size, 0, kMaxShapeVocab))
+    return Invalid("d_model = " + std::to_string(config.d_model) +
+                   ", vocab_size = " + std::to_string(config.vocab_size) + "; expected 1 to " +
+                   std::to_string(kMaxShapeDim) + " and up to " + std::to_string(kMaxShapeVocab));
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    const LayerConfig& layer = config.layers[i];
+    if (in_range(layer.num_kv_heads, 1, kMaxShapeHeads) &&
+        in_range(layer.num_heads, 1, kMaxShapeHeads) && layer.num_heads % layer.num_kv_heads == 0 &&
+        in_range(layer.head_dim, 1, kMaxShapeHeadDim) &&
+        in_range(layer.head_dim_v, 1, kMaxShapeHeadDim) &&
+        in_range(layer.ffn_dim, 0, kMaxShapeDim) && in_range(layer.window, 0, kMaxShapeContext))
+      continue;
+    std::ostringstream message;
+    message << "layer " << i << ": num_heads = " << layer.num_heads
+            << ", num_kv_heads = " << layer.num_kv_heads << ", head_dim = " << layer.head_dim
+            << ", head_dim_v = " << layer.head_dim_v << ", ffn_dim = " << layer.ffn_dim
+            << ", window = " << layer.window << "; expected numbers that BuildShape gives";
+    return Invalid(message.str());
+  }
+  return Status();
+}
+
+/// Pairs of a query and a key of `tokens` tokens that the causal mask and a window leave.
+std::int64_t PairsSeen(std::int64_t tokens, std::int64_t window, CheckedMath& math) {
+  const std::int64_t w = window == 0 ? tokens : std::min(window, tokens);
+  return math.Product({w, w + 1}) / 2 + math.Product({tokens - w, w});
+}
+
+/// Fills in a plan from a shape.
+class Planner {
+ public:
+  Planner(const ModelShape& shape, const MemoryOptions& options) : shape_(shape) {
+    plan_.session = options.session;
+    plan_.batch = options.batch;
+  }
+
+  void AddWeights();
+  void AddResidentWeights(WeightStorage storage, bool packs);
+  void AddKv(const KvPlan& kv);
+  void AddScratch(const MemoryOptions& options);
+  void AddFlops();
+  void AddWarnings();
+  bool overflow() const { return math_.overflow(); }
+  MemoryPlan Finish();
+
+ private:
+  FlopCount HeadFlops(const LayerConfig& layer, std::int64_t queries, std::int64_t pairs,
+                      std::int64_t pairs_seen);
+  void AddFeedForwardFlops(std::int64_t queries, std::size_t layer, FlopCount& flops);
+  void AddTo(FlopCount& sum, const FlopCount& part);
+  std::int64_t tokens() const { return plan_.session.context; }
+
+  const ModelShape& shape_;
+  MemoryPlan plan_;
+  CheckedMath math_;
+};
+
+void Planner::AddWeights() {
+  plan_.layers.resize(shape_.config.layers.size());
+  for (std::size_t i = 0; i < plan_.layers.size(); ++i)
+    plan_.layers[i].heads.resize(static_cast<std::size_t>(shape_.config.layers[i].num_kv_heads));
+  for (const TensorInfo& tensor : shape_.tensors) {
+    const std::int64_t elements = Elements(tensor);
+    math_.Add(plan_.parameters, elements);
+    math_.Add(plan_.weight_bytes, tensor.size_bytes);
+    const std::optional<std::size_t> index = LayerOf(tensor.name);
+    if (!index || *index >= plan_.layers.size()) continue;
+    LayerPlan& layer = plan_.layers[*index];
+    math_.Add(layer.parameters, elements);
+    math_.Add(layer.weight_bytes, tensor.size_bytes);
+    const std::string_view part = PartOf(tensor.name);
+    if (IsProjection(part)) {
+      math_.Add(layer.projection_parameters, elements);
+      math_.Add(plan_.projection_parameters, elements);
+    }
+    if (!IsPerHead(part)) continue;
+    const auto heads = static_cast<std::int64_t>(layer.heads.size());
+    for (HeadPlan& head : layer.heads) {
+      head.parameters += elements / heads;
+      head.weight_bytes += tensor.size_bytes / heads;
+    }
+  }
+}
+
+void Planner::AddResidentWeights(WeightStorage storage, bool packs) {
+  plan_.mapped_bytes = shape_.metadata_bytes;
+  plan_.tokenizer_bytes = shape_.tokenizer_bytes;
+  plan_.process_bytes = kProcessBytes;
+  for (const TensorInfo& tensor : shape_.tensors) {
+    if (tensor.shape.size() == 1) {
+      math_.Add(plan_.vector_bytes, math_.Product({Elements(tensor), sizeof(float)}));
+      continue;
+    }
+    WeightView view;
+    view.type = tensor.type;
+    view.cols = tensor.shape.back();
+    view.rows = Elements(tensor) / view.cols;
+    if (tensor.name == "token_embd.weight" && !shape_.config.tied_embeddings) {
+      // Only looked up: see Decoder::ForgetEmbedding.
+      const std::int64_t around = kFaultAroundBytes + WeightRowBytes(view);
+      math_.Add(plan_.mapped_bytes, std::min(tensor.size_bytes, Decoder::kRowsRemembered * around));
+    } else if (storage == WeightStorage::kPacked && packs && CanPack(view)) {
+      math_.Add(plan_.packed_bytes, math_.Product({PackedGroups(view), PackedGroupBytes(view)}));
+    } else {
+      math_.Add(plan_.mapped_bytes, tensor.size_bytes);
+    }
+  }
+}
+
+void Planner::AddKv(const KvPlan& kv) {
+  plan_.kv_bytes = kv.used_bytes;
+  plan_.kv_table_bytes = kv.table_bytes;
+  plan_.kv_peak_bytes = kv.peak_bytes;
+  plan_.kv_bytes_per_token = kv.bytes_per_token;
+  for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
+    LayerPlan& layer = plan_.layers[i];
+    for (std::size_t h = 0; h < layer.heads.size(); ++h) {
+      const KvHeadBytes& from = kv.heads[i][h];
+      HeadPlan& head = layer.heads[h];
+      head.params = from.params;
+      head.kv_bytes_per_token = from.bytes_per_token;
+      head.kv_bytes = from.page_bytes;
+      head.kv_tokens = from.tokens;
+      layer.kv_bytes_per_token += from.bytes_per_token;
+      layer.kv_bytes += from.page_bytes;
+    }
+  }
+}
+
+void Planner::AddScratch(const MemoryOptions& options) {
+  const SessionOptions& session = plan_.session;
+  const DecoderLimits limits = {.max_rows = std::max(session.chunk, options.batch),
+                                .max_tokens = session.context,
+                                .threads = session.threads,
+                                .isa = *session.isa,
+                                .math = session.math};
+  const std::int64_t logit_rows = options.batch + (options.score ? kScoreRows : 0);
+  plan_.scratch_bytes = Decoder::ScratchBytes(shape_.config, limits);
+  math_.Add(plan_.scratch_bytes,
+            math_.Product({logit_rows, shape_.config.vocab_size, sizeof(float)}));
+  for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
+    plan_.layers[i].score_matrix_bytes = math_.Product(
+        {options.batch, shape_.config.layers[i].num_heads, tokens(), tokens(), sizeof(float)});
+    plan_.score_matrix_bytes =
+        std::max(plan_.score_matrix_bytes, plan_.layers[i].score_matrix_bytes);
+  }
+}
+
+/// Of the G query heads of one KV head, and of it.
+FlopCount Planner::HeadFlops(const LayerConfig& layer, std::int64_t queries, std::int64_t pairs,
+                             std::int64_t pairs_seen) {
+  const std::int64_t group = layer.num_heads / layer.num_kv_heads;
+  const std::int64_t width = layer.head_dim + layer.head_dim_v;
+  FlopCount flops;
+  // Q and K, V and the output: each row of D or Dv times d_model.
+  flops.projections = math_.Product({2, queries, (group + 1) * width, shape_.config.d_model});
+  flops.scores = math_.Product({2, pairs, group * width});
+  flops.scores_seen = math_.Product({2, pairs_seen, group * width});
+  return flops;
+}
+
+void Planner::AddTo(FlopCount& sum, const FlopCount& part) {
+  math_.Add(sum.projections, part.projections);
+  math_.Add(sum.scores, part.scores);
+  math_.Add(sum.scores_seen, part.scores_seen);
+  math_.Add(sum.feed_forward, part.feed_forward);
+  math_.Add(sum.logits, part.logits);
+}
+
+/// Every token goes through each matrix once, or through some experts and the router.
+void Planner::AddFeedForwardFlops(std::int64_t queries, std::size_t layer, FlopCount& flops) {
+  const std::int64_t d = shape_.config.d_model, F = shape_.config.layers[layer].ffn_dim;
+  const std::int64_t blocks = std::max<std::int64_t>(F > 0 ? 1 : 0, shape_.experts_per_token);
+  math_.Add(flops.feed_forward, math_.Product({2, queries, blocks, 3, d, F}));
+  if (shape_.experts_per_token == 0) return;
+  const std::string router = "blk." + std::to_string(layer) + ".ffn_gate_inp.weight";
+  for (const TensorInfo& tensor : shape_.tensors)
+    if (tensor.name == router)
+      math_.Add(flops.feed_forward, math_.Product({2, queries, Elements(tensor)}));
+}
+
+void Planner::AddFlops() {
+  const std::int64_t T = tokens(), B = plan_.batch;
+  const std::int64_t queries = math_.Product({B, T}), pairs = math_.Product({B, T, T});
+  for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
+    const LayerConfig& layer = shape_.config.layers[i];
+    LayerPlan& planned = plan_.layers[i];
+    const std::int64_t seen = math_.Product({B, PairsSeen(T, layer.window, math_)});
+    const std::int64_t last = layer.window == 0 ? T : std::min(layer.window, T);
+    const FlopCount head = HeadFlops(layer, queries, pairs, seen);
+    const FlopCount decoded = HeadFlops(layer, B, math_.Product({B, T}), math_.Product({B, last}));
+    for (HeadPlan& one : planned.heads) {
+      one.flops = head;
+      AddTo(planned.flops, head);
+      AddTo(plan_.decode_flops, decoded);
+    }
+    AddFeedForwardFlops(queries, i, planned.flops);
+    AddFeedForwardFlops(B, i, plan_.decode_flops);
+    AddTo(plan_.flops, planned.flops);
+  }
+  const std::int64_t logits =
+      math_.Product({2, B, shape_.config.d_model, shape_.config.vocab_size});
+  plan_.flops.logits = plan_.decode_flops.logits = logits;
+  // total() adds them up without looking.
+  std::int64_t total = logits;
+  for (const std::int64_t part :
+       {plan_.flops.projections, plan_.flops.scores, plan_.flops.feed_forward})
+    math_.Add(total, part);
+}
+
+void Planner::AddWarnings() {
+  const auto& layers = shape_.config.layers;
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::int64_t dim = layers[i].head_dim;
+    if (dim == last || (dim >= kLeastGoodHeadDim && dim <= kMostGoodHeadDim)) continue;
+    last = dim;
+    plan_.warnings.push_back(
+        "head_dim = " + std::to_string(dim) + " of layer " + std::to_string(i) + " is outside " +
+        std::to_string(kLeastGoodHeadDim) + " to " + std::to_string(kMostGoodHeadDim) +
+        ", where models are known to do well");
+  }
+  if (shape_.experts_per_token > 0)
+    plan_.warnings.push_back("models with experts are planned, but this version does not run them");
+}
+
+MemoryPlan Planner::Finish() {
+  for (const std::int64_t bytes :
+       {plan_.packed_bytes, plan_.mapped_bytes, plan_.vector_bytes, plan_.tokenizer_bytes,
+        plan_.process_bytes, plan_.kv_peak_bytes, plan_.scratch_bytes})
+    math_.Add(plan_.total_bytes, bytes);
+  return std::move(plan_);
+}
+
+}  // namespace
+
+Result<MemoryPlan> PlanMemory(const ModelShape& shape, const MemoryOptions& wanted) {
+  if (Status status = CheckShape(shape); !status.ok()) return status;
+  if (wanted.batch < 1 || wanted.batch > kMaxBatch)
+    return Invalid("batch = " + std::to_string(wanted.batch) + "; expected 1 to " +
+                   std::to_string(kMaxBatch));
+  MemoryOptions options = wanted;
+  if (Status status = CompleteSessionOptions(shape.config, options.session); !status.ok())
+    return status;
+  Result<KvCacheParams> cache = SessionCacheParams(shape.config, options.session);
+  if (!cache.ok()) return cache.status();
+  const Result<KvPlan> kv = PlanKv(*cache, options.batch, options.session.chunk);
+  if (!kv.ok()) return kv.status();
+  const Result<Isa> isa = SelectIsa();  // as Model::Load
+  if (!isa.ok()) return isa.status();
+
+  Planner planner(shape, options);
+  planner.AddWeights();
+  planner.AddResidentWeights(options.weights, KernelsFor(*isa).packed != nullptr);
+  planner.AddKv(*kv);
+  planner.AddScratch(options);
+  planner.AddFlops();
+  planner.AddWarnings();
+  MemoryPlan plan = planner.Finish();
+  if (planner.overflow())
+    return Invalid("context = " + std::to_string(options.session.context) + ", batch = " +
+                   std::to_string(options.batch) + " need more than 2^63 - 1 bytes or operations");
+  return plan;
+}
+
+}  // namespace manyhead

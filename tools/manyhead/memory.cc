@@ -1,0 +1,254 @@
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "manyhead/memory.h"
+#include "tools/manyhead/commands.h"
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/memory_sweep.h"
+#include "tools/manyhead/model_path.h"
+#include "tools/manyhead/options.h"
+#include "tools/manyhead/output.h"
+
+namespace manyhead::cli {
+namespace {
+
+constexpr std::int64_t kMost = std::int64_t{1} << 31;
+
+struct Flags {
+  std::string model, config, format, weight_type;
+  SessionFlags session;
+  SweepFlags sweep;
+  std::int64_t chunk = SessionOptions{}.chunk;
+  bool per_head = false, score = false;
+  bool from_file = false;  ///< -m or --config
+};
+
+constexpr WeightType kWeightTypes[] = {WeightType::kF16,  WeightType::kBf16, WeightType::kF32,
+                                       WeightType::kQ8_0, WeightType::kQ4_0, WeightType::kQ4_K,
+                                       WeightType::kQ6_K};
+
+std::optional<WeightType> FindWeightType(const std::string& name) {
+  for (const WeightType type : kWeightTypes) {
+    std::string lower = WeightTypeName(type);
+    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (lower == name) return type;
+  }
+  return std::nullopt;
+}
+
+Result<std::vector<std::shared_ptr<const ModelShape>>> Shapes(const Flags& flags) {
+  if (!flags.from_file) return MakeShapes(flags.sweep);
+  Result<ModelShape> shape = Status();
+  if (!flags.config.empty()) {
+    const Result<std::string> text = ReadFile(flags.config);
+    if (!text.ok()) return text.status();
+    shape = ParseModelShape(*text, FindWeightType(flags.weight_type));
+  } else {
+    const Result<std::string> path = FindModel(flags.model);
+    if (!path.ok()) return path.status();
+    shape = ReadModelShape(*path);
+  }
+  if (!shape.ok()) return shape.status();
+  std::vector<std::shared_ptr<const ModelShape>> shapes;
+  shapes.push_back(std::make_shared<const ModelShape>(*std::move(shape)));
+  return shapes;
+}
+
+/// A bad combination of flags is a usage error, a bad file is not.
+int Reject(const Flags& flags, const Status& status) {
+  const int code = Fail(status);
+  return flags.from_file ? code : kExitUsage;
+}
+
+/// Each warning once, however many rows it concerns.
+void PrintWarnings(const std::vector<Json>& rows) {
+  std::set<std::string> printed;
+  for (const Json& row : rows)
+    for (const Json& warning : row["warnings"])
+      if (const auto text = warning.get<std::string>(); printed.insert(text).second)
+        std::fprintf(stderr, "manyhead: warning: %s\n", EscapeLine(text).c_str());
+}
+
+void Print(const Flags& flags, const std::vector<Json>& rows) {
+  if (flags.format == "json") {
+    Stdout::WriteJson(Json(rows));
+  } else if (flags.format == "csv") {
+    WriteMemoryCsv(rows);
+  } else {
+    PrintMemoryTable(rows);
+  }
+}
+
+int Run(const Flags& flags) {
+  const auto shapes = Shapes(flags);
+  if (!shapes.ok()) return Reject(flags, shapes.status());
+  MemoryOptions options;
+  options.session = ToSessionOptions(flags.session);
+  options.session.chunk = flags.chunk;
+  options.weights = ToModelOptions(flags.session).weights;
+  options.score = flags.score;
+  const auto cases = MakeCases(*shapes, flags.sweep, options);
+  if (!cases.ok()) return Reject(flags, cases.status());
+  CatchInterrupt();
+  std::vector<Json> rows;
+  for (const MemoryCase& one : *cases) {
+    if (Interrupted().load()) break;
+    const Result<MemoryPlan> plan = PlanMemory(*one.shape, one.options);
+    if (!plan.ok()) return Reject(flags, plan.status());
+    rows.push_back(MemoryJson(one, *plan, flags.per_head));
+  }
+  PrintWarnings(rows);
+  Print(flags, rows);
+  return Stdout::Finish();
+}
+
+/// Numbers separated by commas, "32k" being 32 * 1024.
+void AddSizeList(CLI::App& app, const std::string& flag, std::vector<std::int64_t>* values,
+                 IntRange range, const std::string& help) {
+  app.add_option_function<std::string>(
+         flag,
+         [=](const std::string& text) {
+           values->clear();
+           for (const std::string& item : CLI::detail::split(text, ',')) {
+             const std::optional<std::int64_t> value = ParseSize(item);
+             if (!value || *value < range.min || *value > range.max)
+               throw CLI::ValidationError(
+                   flag, "'" + EscapeLine(item) + "' is not a whole number from " +
+                             std::to_string(range.min) + " to " + std::to_string(range.max) +
+                             ", nor one of k or m");
+             values->push_back(*value);
+           }
+           if (values->empty() || text.ends_with(','))
+             throw CLI::ValidationError(
+                 flag, "'" + EscapeLine(text) + "' is not a list of numbers separated by commas");
+         },
+         help)
+      ->type_name("N,...");
+}
+
+void AddKvTypes(CLI::App& app, std::vector<KvTypes>* types) {
+  app.add_option_function<std::string>(
+         "--kv-type",
+         [types](const std::string& text) {
+           types->clear();
+           for (const std::string& item : CLI::detail::split(text, ',')) {
+             const std::optional<KvTypes> parsed = ParseKvTypes(item);
+             if (!parsed)
+               throw CLI::ValidationError("--kv-type",
+                                          "'" + EscapeLine(item) +
+                                              "' is not one of f32|f16|bf16|int8|int4, nor K/V of "
+                                              "them");
+             types->push_back(*parsed);
+           }
+         },
+         "How keys and values are stored; K/V for a type each, as f16/int8")
+      ->type_name("TYPE[/TYPE],...")
+      ->default_str("f16");
+}
+
+void AddShape(CLI::App& app, Flags& flags) {
+  SweepFlags& sweep = flags.sweep;
+  AddSizeList(app, "--d-model", &sweep.d_models, {1, kMost}, "Width of the model");
+  AddSizeList(app, "--heads", &sweep.heads, {1, kMost}, "Query heads of a layer");
+  AddSizeList(app, "--kv-heads", &sweep.kv_heads, {0, kMost},
+              "Key/value heads of a layer; 0 = as many as query heads");
+  AddSizeList(app, "--head-dim", &sweep.head_dims, {0, kMost}, "0 = d-model / heads");
+  AddSizeList(app, "--layers", &sweep.layers, {1, kMost}, "Default: 1");
+  AddSizeList(app, "--d-ff", &sweep.ffn_dims, {0, kMost},
+              "Width of the gated feed-forward block; 0, as by default, = none");
+  AddSizeList(app, "--vocab", &sweep.vocabs, {0, kMost},
+              "Rows of the embedding; 0, as by default, = none");
+  AddInt(app, "--window", &sweep.shape.window, {0, kMost}, "Tokens a query sees; 0 = all");
+  AddInt(app, "--window-pattern", &sweep.shape.window_pattern, {0, 4096},
+         "Every n-th layer sees all; 0 = all have the window");
+  app.add_flag("--tied", sweep.shape.tied_embeddings, "The output matrix is the embedding");
+  app.add_flag("--qkv-bias", sweep.shape.qkv_bias, "Biases of queries, keys and values");
+  app.add_flag("--qk-norm", sweep.shape.qk_norm, "A norm of every query and key head");
+  app.add_flag("--post-norms", sweep.shape.post_norms,
+               "Norms also after attention and feed-forward");
+  std::vector<std::string> names;
+  for (const WeightType type : kWeightTypes) {
+    std::string name = WeightTypeName(type);
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    names.push_back(std::move(name));
+  }
+  AddChoice(app, "--weight-type", &flags.weight_type, names, "How matrices are stored");
+}
+
+void CheckFlags(const CLI::App& app, Flags& flags) {
+  const char* const shape_flags[] = {"--d-model",   "--heads",   "--kv-heads",       "--head-dim",
+                                     "--layers",    "--d-ff",    "--vocab",          "--window",
+                                     "--tied",      "--qk-norm", "--window-pattern", "--qkv-bias",
+                                     "--post-norms"};
+  const bool config = app.count("--config") > 0;
+  flags.from_file = config || app.count("--model") > 0;
+  for (const char* flag : shape_flags)
+    if (flags.from_file && app.count(flag) > 0)
+      throw CLI::ExcludesError(flag, config ? "--config" : "--model");
+  if (!flags.from_file && (flags.sweep.d_models.empty() || flags.sweep.heads.empty()))
+    throw CLI::RequiredError("-m, --config, or --d-model and --heads");
+  if (!config && flags.from_file && app.count("--weight-type") > 0)
+    throw CLI::ExcludesError("--weight-type", "--model");
+  if (config && app.count("--weight-type") == 0) flags.weight_type.clear();  // the config's own
+  if (const auto type = FindWeightType(flags.weight_type)) flags.sweep.shape.weight_type = *type;
+}
+
+}  // namespace
+
+Command AddMemory(CLI::App& parent) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* app = parent.add_subcommand(
+      "memory",
+      "Plan parameters, operations and bytes, by layer and head, before loading anything");
+  app->add_option("-m,--model", flags->model,
+                  "GGUF file, or the name of a model that tools/fetch_model.py has fetched; its "
+                  "weights are not read")
+      ->type_name("FILE|NAME");
+  app->add_option("--config", flags->config, "A Hugging Face config.json; - is standard input")
+      ->type_name("FILE")
+      ->excludes("--model");
+  AddShape(*app, *flags);
+  AddSizeList(*app, "-c,--context", &flags->sweep.contexts, {0, kMost},
+              "Tokens held, all of them; 0 = the smaller of the model's and 8192");
+  AddSizeList(*app, "--batch", &flags->sweep.batches, {1, 1 << 20},
+              "Sequences of so many tokens in one cache");
+  AddKvTypes(*app, &flags->sweep.kv_types);
+  AddKvPolicy(*app, &flags->session);
+  app->remove_option(app->get_option("--kv-budget"));
+  AddChoice(*app, "--weights", &flags->session.weights, {"packed", "mapped"},
+            "Where low-bit weights are: copied side by side, or in the file's pages");
+  AddThreads(*app, &flags->session.threads);
+  AddInt(*app, "--chunk", &flags->chunk, {1, kMost}, "Most tokens of one step of a prompt");
+  app->add_flag("--score", flags->score, "Plan for perplexity, which holds logits of 32 tokens");
+  app->add_flag("--per-head", flags->per_head, "Also by layer and head");
+  AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
+  app->footer(
+      "Every combination of the lists is planned. Bytes are exact: of pages of the KV cache (KV, "
+      "whole\n"
+      "pages, after eviction), of a session's buffers (scratch), of tensors (weights). total is "
+      "the most\n"
+      "that will be resident: weights as they are held, the cache with its tables at its largest, "
+      "scratch,\n"
+      "tokenizer, and the process itself. FLOPs are those of all `context` tokens; scores counts "
+      "every\n"
+      "pair of a query and a key, scores_seen what the causal mask and windows leave; the score "
+      "matrix\n"
+      "of one layer in f32 is what attention never stores.\n"
+      "Examples:\n"
+      "  manyhead memory -m gemma3-270m -c 1k,32k --kv-type f16,int8\n"
+      "  manyhead memory --config config.json -c 128k --batch 1,4 -o json\n"
+      "  manyhead memory --d-model 4096 --heads 8,16,32,64 --layers 32 --d-ff 11008 --vocab 32000 "
+      "-c 4k");
+  app->callback([flags, app] { CheckFlags(*app, *flags); });
+  return {app, [flags] { return Run(*flags); }};
+}
+
+}  // namespace manyhead::cli

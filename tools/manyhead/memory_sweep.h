@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "manyhead/memory.h"
+#include "manyhead/status.h"
+#include "tools/manyhead/output.h"
+#include "tools/manyhead/parse.h"
+
+namespace manyhead::cli {
+
+/// Lists of numbers, of which every combination is planned.
+struct SweepFlags {
+  std::vector<std::int64_t> d_models, heads, kv_heads = {0}, head_dims = {0}, layers = {1},
+                                             ffn_dims = {0}, vocabs = {0};
+  ShapeParams shape;  ///< what all have in common
+  std::vector<std::int64_t> contexts = {0}, batches = {1};
+  std::vector<KvTypes> kv_types = {KvTypes{}};
+};
+
+/// A model and how it runs.
+struct MemoryCase {
+  std::shared_ptr<const ModelShape> shape;
+  MemoryOptions options;
+};
+
+/// The shapes of all combinations, in the order of the lists, the last changing fastest.
+/// Errors   as MakeModelShape; kInvalidArgument for too many of them.
+Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(const SweepFlags& flags);
+
+/// Each of `shapes` with every context, batch and type; `options` is what all have in common.
+/// Errors   kInvalidArgument for too many of them.
+Result<std::vector<MemoryCase>> MakeCases(
+    const std::vector<std::shared_ptr<const ModelShape>>& shapes, const SweepFlags& flags,
+    const MemoryOptions& options);
+
+/// A case and its plan as JSON; the layers' and heads' too with `per_head`.
+Json MemoryJson(const MemoryCase& one, const MemoryPlan& plan, bool per_head);
+
+/// Rows of MemoryJson as a table, one line each, then with `per_head` one for each head.
+void PrintMemoryTable(const std::vector<Json>& rows);
+/// As a table of numbers, objects within objects as names with dots; without layers and heads.
+void WriteMemoryCsv(const std::vector<Json>& rows);
+
+}  // namespace manyhead::cli
