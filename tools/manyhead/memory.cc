@@ -11,10 +11,13 @@
 #include "manyhead/memory.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/memory_figure.h"
+#include "tools/manyhead/memory_measure.h"
 #include "tools/manyhead/memory_sweep.h"
 #include "tools/manyhead/model_path.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
+#include "tools/manyhead/progress.h"
 
 namespace manyhead::cli {
 namespace {
@@ -26,7 +29,9 @@ struct Flags {
   SessionFlags session;
   SweepFlags sweep;
   std::int64_t chunk = SessionOptions{}.chunk;
-  bool per_head = false, score = false;
+  std::string figure;
+  std::int64_t decode_tokens = 32;
+  bool per_head = false, score = false, measure = false;
   bool from_file = false;  ///< -m or --config
 };
 
@@ -86,6 +91,72 @@ void Print(const Flags& flags, const std::vector<Json>& rows) {
   }
 }
 
+/// Rows of a sweep, and the first thing that went wrong.
+struct Outcome {
+  std::vector<Json> rows;
+  Status status;
+};
+
+Outcome PlanAll(const Flags& flags, const std::vector<MemoryCase>& cases) {
+  Outcome outcome;
+  for (const MemoryCase& one : cases) {
+    if (Interrupted().load()) break;
+    const Result<MemoryPlan> plan = PlanMemory(*one.shape, one.options);
+    if (!plan.ok()) {
+      outcome.status = plan.status();
+      return outcome;
+    }
+    outcome.rows.push_back(MemoryJson(one, *plan, flags.per_head));
+  }
+  return outcome;
+}
+
+/// Measures each row's case in turn; rows that were not, by Ctrl-C or an error, are dropped.
+void MeasureAll(const Flags& flags, const std::vector<MemoryCase>& cases, Outcome& outcome) {
+  MeasureOptions options;
+  options.decode_tokens = flags.decode_tokens;
+  if (flags.from_file && flags.config.empty()) {
+    const Result<std::string> path = FindModel(flags.model);
+    if (!path.ok()) {
+      outcome.status = path.status();
+      return;
+    }
+    options.model = *path;
+  }
+  Progress progress("measuring", "combinations");
+  const auto total = static_cast<std::int64_t>(outcome.rows.size());
+  std::int64_t done = 0;
+  for (Json& row : outcome.rows) {
+    progress.Update(done, total);
+    Result<std::optional<Json>> measured =
+        MeasureCase(cases[static_cast<std::size_t>(done)], options);
+    if (!measured.ok()) outcome.status = measured.status();
+    if (!measured.ok() || !measured->has_value()) break;
+    row["measured"] = **std::move(measured);
+    ++done;
+  }
+  outcome.rows.resize(static_cast<std::size_t>(done));
+}
+
+/// What part of the roofline each row's decoding reached.
+void AddRoofline(const MemoryCase& one, std::vector<Json>& rows) {
+  SessionOptions session = one.options.session;
+  session.threads = rows.front()["threads"].get<int>();
+  const Roofline roofline = MeasureRooflineApart(session);
+  for (Json& row : rows) {
+    Json& measured = row["measured"];
+    if (roofline.bytes_per_second <= 0) {
+      measured["of_roofline"] = nullptr;
+      continue;
+    }
+    const double bound = roofline.Bound(measured["bytes_per_token"].get<double>(),
+                                        row["decode_flops"]["total"].get<double>());
+    measured["of_roofline"] = bound * measured["decode_tokens_per_second"].get<double>();
+    measured["bandwidth_bytes_per_second"] = roofline.bytes_per_second;
+    measured["peak_flops_per_second"] = roofline.flops_per_second;
+  }
+}
+
 int Run(const Flags& flags) {
   const auto shapes = Shapes(flags);
   if (!shapes.ok()) return Reject(flags, shapes.status());
@@ -97,15 +168,17 @@ int Run(const Flags& flags) {
   const auto cases = MakeCases(*shapes, flags.sweep, options);
   if (!cases.ok()) return Reject(flags, cases.status());
   CatchInterrupt();
-  std::vector<Json> rows;
-  for (const MemoryCase& one : *cases) {
-    if (Interrupted().load()) break;
-    const Result<MemoryPlan> plan = PlanMemory(*one.shape, one.options);
-    if (!plan.ok()) return Reject(flags, plan.status());
-    rows.push_back(MemoryJson(one, *plan, flags.per_head));
-  }
-  PrintWarnings(rows);
-  Print(flags, rows);
+  Outcome outcome = PlanAll(flags, *cases);
+  if (!outcome.status.ok()) return Reject(flags, outcome.status);
+  PrintWarnings(outcome.rows);
+  if (flags.measure) MeasureAll(flags, *cases, outcome);
+  if (flags.measure && !outcome.rows.empty()) AddRoofline(cases->front(), outcome.rows);
+  // What is done is printed in any case.
+  Print(flags, outcome.rows);
+  if (!outcome.status.ok()) return Fail(outcome.status);
+  if (!flags.figure.empty())
+    if (Status status = WriteMemoryFigure(outcome.rows, flags.figure); !status.ok())
+      return Fail(status);
   return Stdout::Finish();
 }
 
@@ -199,6 +272,11 @@ void CheckFlags(const CLI::App& app, Flags& flags) {
     throw CLI::ExcludesError("--weight-type", "--model");
   if (config && app.count("--weight-type") == 0) flags.weight_type.clear();  // the config's own
   if (const auto type = FindWeightType(flags.weight_type)) flags.sweep.shape.weight_type = *type;
+  if (!flags.measure) return;
+  if (flags.score || flags.sweep.batches != std::vector<std::int64_t>{1})
+    throw CLI::ValidationError("--measure", "it runs one sequence, and does not score");
+  if (app.count("--d-ff") == 0) flags.sweep.ffn_widths = 4;
+  if (app.count("--vocab") == 0) flags.sweep.vocabs = {1024};
 }
 
 }  // namespace
@@ -229,6 +307,15 @@ Command AddMemory(CLI::App& parent) {
   AddInt(*app, "--chunk", &flags->chunk, {1, kMost}, "Most tokens of one step of a prompt");
   app->add_flag("--score", flags->score, "Plan for perplexity, which holds logits of 32 tokens");
   app->add_flag("--per-head", flags->per_head, "Also by layer and head");
+  app->add_flag(
+      "--measure", flags->measure,
+      "Also run each combination, in a process of its own: random weights, or those of -m");
+  AddInt(*app, "-n,--n-gen", &flags->decode_tokens, {1, 1 << 20},
+         "Tokens of the context that --measure decodes one by one");
+  app->add_option("--figure", flags->figure,
+                  "Write a page with memory and speed against head count to FILE (HTML, or SVG by "
+                  "its name)")
+      ->type_name("FILE");
   AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
   app->footer(
       "Every combination of the lists is planned. Bytes are exact: of pages of the KV cache (KV, "
@@ -242,11 +329,19 @@ Command AddMemory(CLI::App& parent) {
       "pair of a query and a key, scores_seen what the causal mask and windows leave; the score "
       "matrix\n"
       "of one layer in f32 is what attention never stores.\n"
+      "--measure fills each context but for its last tokens as a prompt, decodes those, and puts "
+      "beside\n"
+      "the plan what its process held at most, cache bytes, speed, and the part of the roofline "
+      "decoding\n"
+      "reached; without --d-ff and --vocab it takes 4 d-model and 1024.\n"
       "Examples:\n"
       "  manyhead memory -m gemma3-270m -c 1k,32k --kv-type f16,int8\n"
       "  manyhead memory --config config.json -c 128k --batch 1,4 -o json\n"
       "  manyhead memory --d-model 4096 --heads 8,16,32,64 --layers 32 --d-ff 11008 --vocab 32000 "
-      "-c 4k");
+      ""
+      "-c 4k\n"
+      "  manyhead memory --measure --d-model 1024 --heads 4,8,16 --kv-heads 0,4,1 --layers 4 -c 2k "
+      "--figure heads.html");
   app->callback([flags, app] { CheckFlags(*app, *flags); });
   return {app, [flags] { return Run(*flags); }};
 }

@@ -82,6 +82,7 @@ Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(const SweepFla
     params.num_kv_heads = pick(flags.kv_heads);
     params.num_heads = pick(flags.heads);
     params.d_model = pick(flags.d_models);
+    if (flags.ffn_widths > 0) params.ffn_dim = flags.ffn_widths * params.d_model;
     Result<ModelShape> shape = MakeModelShape(params);
     if (!shape.ok()) return shape.status();
     shapes.push_back(std::make_shared<const ModelShape>(*std::move(shape)));

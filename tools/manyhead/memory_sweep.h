@@ -16,7 +16,8 @@ namespace manyhead::cli {
 struct SweepFlags {
   std::vector<std::int64_t> d_models, heads, kv_heads = {0}, head_dims = {0}, layers = {1},
                                              ffn_dims = {0}, vocabs = {0};
-  ShapeParams shape;  ///< what all have in common
+  std::int64_t ffn_widths = 0;  ///< instead of ffn_dims, times d_model; 0 = as ffn_dims say
+  ShapeParams shape;            ///< what all have in common
   std::vector<std::int64_t> contexts = {0}, batches = {1};
   std::vector<KvTypes> kv_types = {KvTypes{}};
 };

@@ -1,0 +1,111 @@
+#include "tools/manyhead/apart.h"
+
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "tools/manyhead/interrupt.h"
+
+namespace manyhead::cli {
+namespace {
+
+constexpr int kPollMilliseconds = 100;
+
+Status SystemError(const char* action) {
+  return Status(StatusCode::kIoError,
+                std::string("cannot ").append(action).append(": ").append(std::strerror(errno)));
+}
+
+/// What the child says: {"value": ...} or {"code": ..., "message": ...}.
+std::string Answer(const std::function<Result<Json>()>& job) {
+  Json answer;
+  try {
+    Result<Json> value = job();
+    if (value.ok()) {
+      answer["value"] = *std::move(value);
+    } else {
+      answer = {{"code", static_cast<int>(value.status().code())},
+                {"message", value.status().message()}};
+    }
+  } catch (const std::exception& error) {
+    answer = {{"code", static_cast<int>(StatusCode::kIoError)},
+              {"message", std::string("out of memory: ") + error.what()}};
+  }
+  return answer.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+[[noreturn]] void RunChild(const std::function<Result<Json>()>& job, int out) {
+  const std::string text = Answer(job);
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t count = write(out, text.data() + done, text.size() - done);
+    if (count < 0 && errno != EINTR) break;
+    if (count > 0) done += static_cast<std::size_t>(count);
+  }
+  _exit(0);  // not exit: the parent's atexit handlers are not the child's
+}
+
+/// All that comes from `in`; passes Ctrl-C on to `child`, which may not be of this terminal.
+std::string ReadAll(int in, pid_t child) {
+  std::string text;
+  std::array<char, 4096> block{};
+  bool told = false;
+  while (true) {
+    if (Interrupted().load() && !told) {
+      kill(child, SIGINT);
+      told = true;
+    }
+    pollfd wait = {.fd = in, .events = POLLIN, .revents = 0};
+    if (const int ready = poll(&wait, 1, kPollMilliseconds); ready <= 0) continue;
+    const ssize_t count = read(in, block.data(), block.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return text;
+    text.append(block.data(), static_cast<std::size_t>(count));
+  }
+}
+
+Status EndedEarly(int state) {
+  std::string message = "the measuring process ended early";
+  if (WIFSIGNALED(state)) message += ", by signal " + std::to_string(WTERMSIG(state));
+  return Status(StatusCode::kIoError, message);
+}
+
+}  // namespace
+
+Result<std::optional<ApartResult>> RunApart(const std::function<Result<Json>()>& job) {
+  std::array<int, 2> pipe_ends{};
+  if (pipe(pipe_ends.data()) != 0) return SystemError("make a pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    close(pipe_ends[0]);
+    RunChild(job, pipe_ends[1]);
+  }
+  close(pipe_ends[1]);
+  if (child < 0) {
+    close(pipe_ends[0]);
+    return SystemError("start a process");
+  }
+  const std::string text = ReadAll(pipe_ends[0], child);
+  close(pipe_ends[0]);
+  int state = 0;
+  rusage used = {};
+  while (wait4(child, &state, 0, &used) < 0 && errno == EINTR) continue;
+  if (Interrupted().load()) return std::optional<ApartResult>();
+  const Json answer = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!answer.is_object()) return EndedEarly(state);
+  if (!answer.contains("value"))
+    return Status(static_cast<StatusCode>(answer["code"].get<int>()),
+                  answer["message"].get<std::string>());
+  return std::optional<ApartResult>(
+      ApartResult{answer["value"], static_cast<std::int64_t>(used.ru_maxrss) * 1024});
+}
+
+}  // namespace manyhead::cli

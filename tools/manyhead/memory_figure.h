@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "manyhead/status.h"
+#include "tools/manyhead/output.h"
+
+namespace manyhead::cli {
+
+/// One picture of rows of MemoryJson, with or without what was measured: memory and speed against
+/// the number of query heads, with a curve for each kind of attention (as many key/value heads as
+/// query heads, fewer, one) and for whatever else differs between the rows. It refers to nothing
+/// outside itself, follows the reader's light or dark scheme, and prints in black.
+std::string MemorySvg(const std::vector<Json>& rows);
+
+/// The picture to `path`: alone where its name ends in .svg, else in a page with the numbers as a
+/// table. Errors   kIoError.
+Status WriteMemoryFigure(const std::vector<Json>& rows, const std::string& path);
+
+}  // namespace manyhead::cli

@@ -1,0 +1,143 @@
+#include "tools/manyhead/memory_measure.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "manyhead/step_profile.h"
+#include "tools/manyhead/apart.h"
+#include "tools/manyhead/bench_plan.h"
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/progress.h"
+#include "tools/manyhead/random_model.h"
+#include "tools/manyhead/report.h"
+#include "tools/manyhead/throughput.h"
+
+namespace manyhead::cli {
+namespace {
+
+constexpr std::int64_t kPromptStep = 2048;  // tokens between two looks at Ctrl-C
+
+/// The name of a file that is not there yet, and goes away with the object.
+class TempFile {
+ public:
+  TempFile() {
+    std::error_code error;
+    std::string pattern = std::filesystem::temp_directory_path(error) / "manyhead-XXXXXX";
+    const int file = mkstemp(pattern.data());
+    if (file < 0) return;
+    close(file);
+    path_ = pattern;
+  }
+  TempFile(const TempFile&) = delete;
+  TempFile& operator=(const TempFile&) = delete;
+  ~TempFile() {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+Status Stopped() { return Status(StatusCode::kIoError, "interrupted"); }
+
+/// Appends `count` tokens in steps of up to `step`, and adds their time to `*nanoseconds`.
+Status AppendTimed(const Model& model, Session& session, std::int64_t count, std::int64_t step,
+                   std::int64_t* nanoseconds) {
+  Progress progress(step == 1 ? "decoding" : "reading the prompt", "tokens");
+  const auto vocab = static_cast<std::uint64_t>(model.config().vocab_size);
+  for (std::int64_t done = 0; done < count;) {
+    if (Interrupted().load()) return Stopped();
+    // A multiplicative hash spreads the ids over the vocabulary; what they say does not matter.
+    std::vector<TokenId> ids;
+    for (std::int64_t i = 0; i < std::min(step, count - done); ++i) {
+      const auto mixed = static_cast<std::uint64_t>(session.length() + i + 1) * 0x9E3779B97F4A7C15U;
+      ids.push_back(static_cast<TokenId>((mixed >> 33) % vocab));
+    }
+    const std::int64_t start = SteadyNanoseconds();
+    if (const auto logits = session.Append(ids); !logits.ok()) return logits.status();
+    *nanoseconds += SteadyNanoseconds() - start;
+    done += static_cast<std::int64_t>(ids.size());
+    progress.Update(done, count);
+  }
+  return {};
+}
+
+double PerSecond(std::int64_t tokens, std::int64_t nanoseconds) {
+  return ComputeThroughput(1, tokens, nanoseconds).tokens_per_second;
+}
+
+std::int64_t QueryHeads(const ModelConfig& config) {
+  std::int64_t heads = 0;
+  for (const LayerConfig& layer : config.layers) heads += layer.num_heads;
+  return heads;
+}
+
+/// In the process of its own.
+Result<Json> RunCase(const MemoryCase& one, const MeasureOptions& options) {
+  const Result<Model> model = Model::Load(
+      options.model, {.weights = one.options.weights, .threads = one.options.session.threads});
+  if (!model.ok()) return model.status();
+  Result<Session> session = Session::Create(*model, one.options.session);
+  if (!session.ok()) return session.status();
+  const std::int64_t context = session->context();
+  const std::int64_t decoded = std::min(options.decode_tokens, context - 1);
+  std::int64_t prefill_ns = 0, decode_ns = 0;
+  if (Status status = AppendTimed(*model, *session, context - decoded, kPromptStep, &prefill_ns);
+      !status.ok())
+    return status;
+  StepProfile profile;
+  session->SetProfile(&profile);
+  if (Status status = AppendTimed(*model, *session, decoded, 1, &decode_ns); !status.ok())
+    return status;
+  const KvUsage usage = session->cache().usage();
+  const BenchTest test = {.n_prompt = 0, .n_gen = decoded, .n_depth = context - decoded};
+  const double attention = profile[StepPhase::kAttention].seconds;
+  return Json{
+      {"kv_bytes", usage.used_bytes},
+      {"kv_table_bytes", usage.table_bytes},
+      {"scratch_bytes", session->scratch_bytes()},
+      {"prefill_tokens_per_second", PerSecond(context - decoded, prefill_ns)},
+      {"decode_tokens_per_second", decoded > 0 ? PerSecond(decoded, decode_ns) : 0},
+      {"seconds_per_head",
+       decoded > 0 ? attention / static_cast<double>(decoded * QueryHeads(model->config())) : 0},
+      {"bytes_per_token",
+       model->weight_bytes_per_token() +
+           KvReadBytesPerToken(model->config(), MeasureKvHeads(session->cache()), test)}};
+}
+
+}  // namespace
+
+Result<std::optional<Json>> MeasureCase(const MemoryCase& one, const MeasureOptions& wanted) {
+  MeasureOptions options = wanted;
+  const TempFile file;
+  if (options.model.empty()) {
+    if (file.path().empty())
+      return Status(StatusCode::kIoError, "cannot make a file for random weights in " +
+                                              std::filesystem::temp_directory_path().string());
+    if (Status status = WriteRandomModel(*one.shape, file.path()); !status.ok()) return status;
+    options.model = file.path();
+  }
+  const auto ran = RunApart([&] { return RunCase(one, options); });
+  if (!ran.ok()) return ran.status();
+  if (!ran->has_value()) return std::optional<Json>();
+  Json measured = (*ran)->value;
+  measured["resident_bytes"] = (*ran)->peak_resident_bytes;
+  return std::optional<Json>(std::move(measured));
+}
+
+Roofline MeasureRooflineApart(const SessionOptions& session) {
+  const auto ran = RunApart([&]() -> Result<Json> {
+    const Roofline roofline = MeasureRoofline(*session.isa, session.threads);
+    return Json{roofline.bytes_per_second, roofline.flops_per_second};
+  });
+  if (!ran.ok() || !ran->has_value()) return {};
+  return {(*ran)->value[0].get<double>(), (*ran)->value[1].get<double>()};
+}
+
+}  // namespace manyhead::cli
