@@ -77,8 +77,9 @@ struct KvCacheParams {
   /// Hard cap on the bytes of all pages and tables, at least one page for each KV head of each
   /// layer. Only what is in use takes memory, so a large cap costs nothing but address space.
   std::int64_t capacity_bytes = 0;
-  std::int64_t max_tokens = 0;  ///< most tokens of one sequence, at least 1
-  std::optional<Isa> isa;       ///< of the packing kernels; default SelectIsa()
+  std::int64_t max_tokens = 0;     ///< most tokens of one sequence, at least 1
+  std::int64_t max_prefixes = 64;  ///< most beginnings that StorePrefix keeps
+  std::optional<Isa> isa;          ///< of the packing kernels; default SelectIsa()
 };
 
 /// Bytes held: used_bytes + table_bytes never exceeds capacity_bytes.
@@ -233,8 +234,31 @@ class KvCache {
   ///          than this cache's; kOutOfPages.
   Result<KvRestored> Restore(const std::string& path, const KvRestoreOptions& options = {});
 
-  /// All there are.
+  /// All there are, but for what StorePrefix keeps.
   std::vector<SequenceId> sequences() const;
+
+  /// Keeps the first tokens of `sequence`, whose ids are `tokens`, as far as they fill whole pages
+  /// (params().page_size tokens), to be found again by these ids after the sequence is gone as
+  /// well. Costs no page: they are shared. `key` names what else keys and values depend on, such as
+  /// the model or its arithmetic.
+  ///
+  /// What is kept stands back: the beginning that was longest not used goes where an operation
+  /// finds no room, or when there are max_prefixes. So it takes no room from anyone, but for the
+  /// pool's lists, which keep the length they once had: 4.25 bytes a page.
+  ///
+  /// A head with a budget depends on all tokens so far: what is kept of it is nothing, unless
+  /// `tokens` are all of the sequence and fill its pages.
+  /// Errors   also kInvalidArgument for more ids than the sequence has tokens.
+  Status StorePrefix(std::string_view key, std::span<const TokenId> tokens, SequenceId sequence);
+
+  /// A new sequence that shares the longest beginning of `tokens` that was kept under `key`, or
+  /// nothing. Found by a hash of each page's ids and all before, then compared id by id. Where
+  /// windows have evicted what a shorter text would see, only what is exact is taken.
+  Result<std::optional<SequenceId>> ForkPrefix(std::string_view key,
+                                               std::span<const TokenId> tokens);
+
+  std::int64_t num_prefixes() const noexcept;
+  void ClearPrefixes() noexcept;
 
   /// Tokens of `sequence`, held or not; -1 for an unknown id.
   std::int64_t length(SequenceId sequence) const noexcept;

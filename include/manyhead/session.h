@@ -31,6 +31,9 @@ struct SessionOptions {
   /// Hard cap on the bytes of the cache's pages and tables and of attention's scratch together; 0:
   /// what `context` tokens take. Once reached, calls fail with kOutOfPages.
   std::int64_t kv_budget_bytes = 0;
+  /// Bytes beside, under the same cap, in which the beginnings of prompts stay to be reused by
+  /// later ones, whatever came between; 0: only the last text's is. See KvCache::StorePrefix.
+  std::int64_t prefix_bytes = 0;
   MathMode math = MathMode::kFast;
   int threads = 0;           ///< 0 selects the CPUs this process may use
   std::optional<Isa> isa{};  ///< default SelectIsa()
@@ -124,8 +127,9 @@ class Session {
   Status Truncate(std::int64_t length);
 
   /// Continues `prompt`, which stands for the whole sequence: what the session already holds of its
-  /// beginning is reused, the rest dropped. At least the last prompt token is evaluated anew,
-  /// unless the session holds just the prompt and its logits.
+  /// beginning, or has kept of other prompts (prefix_bytes), is reused, the rest dropped. At least
+  /// the last prompt token is evaluated anew, unless the session holds just the prompt and its
+  /// logits.
   ///
   /// Accuracy beginnings that were evaluated as (part of) a prompt of more than 8 tokens give the
   ///          bits of a session that has held nothing before, if `chunk` is more than 16 and no
@@ -148,7 +152,7 @@ class Session {
 
   /// Makes the session what it was when it was saved: what follows gives the same bits as if it had
   /// never stopped, given the same math, instruction set and chunk. context and kv_budget_bytes may
-  /// be others, if what was saved fits.
+  /// be others, if what was saved fits. What was kept of other prompts (prefix_bytes) goes.
   /// Memory   while it is read, that of the text held before as well; each within the cap.
   /// Errors   as KvCache::Restore, kInvalidArgument for another model too; the session is then
   ///          unchanged.

@@ -53,6 +53,23 @@ Status CheckRange(const char* function, std::int64_t begin, std::int64_t end, st
   return Invalid(function, "begin = ", begin, ", end = ", end, "; expected a range in 0..", length);
 }
 
+const Status& StatusOf(const Status& status) noexcept { return status; }
+template <class T>
+const Status& StatusOf(const Result<T>& result) noexcept {
+  return result.status();
+}
+
+/// The result of `operation`, for which stored prefixes make room.
+template <class Operation>
+auto WithRoom(KvCache::Impl& impl, const Operation& operation) {
+  for (;;) {
+    auto result = operation();
+    // Anew each time: what is shared, and so what has to be copied, changes as well.
+    if (StatusOf(result).code() != StatusCode::kOutOfPages || !impl.DropOldestPrefix())
+      return result;
+  }
+}
+
 Status CheckIsa(Isa isa) {
   const std::vector<Isa> supported = SupportedIsas();
   if (std::find(supported.begin(), supported.end(), isa) != supported.end()) return Status();
@@ -69,6 +86,8 @@ Result<KvCache> KvCache::Create(const KvCacheParams& params) {
   if (!resolved.ok()) return resolved.status();
   if (params.max_tokens < 1)
     return Invalid("Create", "max_tokens = ", params.max_tokens, "; expected 1 or more");
+  if (params.max_prefixes < 0)
+    return Invalid("Create", "max_prefixes = ", params.max_prefixes, "; expected 0 or more");
   const Result<std::int64_t> least = KvCapacityBytes(*resolved, 1, 1);
   if (!least.ok()) return least.status();
   if (params.capacity_bytes < *least)
@@ -90,7 +109,9 @@ KvCache::KvCache(KvCache&&) noexcept = default;
 KvCache& KvCache::operator=(KvCache&&) noexcept = default;
 KvCache::~KvCache() = default;
 
-Result<SequenceId> KvCache::CreateSequence() { return impl_->CreateSequence(); }
+Result<SequenceId> KvCache::CreateSequence() {
+  return WithRoom(*impl_, [&] { return impl_->CreateSequence(); });
+}
 
 Status KvCache::FreeSequence(SequenceId sequence) {
   if (Status status = CheckSequence(*impl_, "FreeSequence", sequence); !status.ok()) return status;
@@ -101,17 +122,20 @@ Status KvCache::FreeSequence(SequenceId sequence) {
 Status KvCache::Reserve(SequenceId sequence, std::int64_t count) {
   if (Status status = CheckSequence(*impl_, "Reserve", sequence); !status.ok()) return status;
   if (count < 0) return Invalid("Reserve", "count = ", count, "; expected 0 or more");
-  return impl_->Reserve(sequence, count, "KvCache::Reserve");
+  const auto reserve = [&] { return impl_->Reserve(sequence, count, "KvCache::Reserve"); };
+  // No room in the pool helps a sequence that is too long.
+  if (count > impl_->params().max_tokens - impl_->Length(sequence)) return reserve();
+  return WithRoom(*impl_, reserve);
 }
 
 Status KvCache::Evict(SequenceId sequence) {
   if (Status status = CheckSequence(*impl_, "Evict", sequence); !status.ok()) return status;
-  return impl_->Reserve(sequence, 0, "KvCache::Evict");
+  return WithRoom(*impl_, [&] { return impl_->Reserve(sequence, 0, "KvCache::Evict"); });
 }
 
 Result<SequenceId> KvCache::Fork(SequenceId sequence) {
   if (Status status = CheckSequence(*impl_, "Fork", sequence); !status.ok()) return status;
-  return impl_->Fork(sequence);
+  return WithRoom(*impl_, [&] { return impl_->Fork(sequence); });
 }
 
 Result<bool> KvCache::Truncate(SequenceId sequence, std::int64_t length) {
@@ -134,14 +158,14 @@ Status KvCache::Copy(SequenceId source, std::int64_t begin, std::int64_t end, Se
   if (begin < impl_->Length(sequence))
     return Invalid("Copy", "begin = ", begin, "; the sequence it goes to has ",
                    impl_->Length(sequence), " tokens already");
-  return impl_->Copy(source, begin, end, sequence);
+  return WithRoom(*impl_, [&] { return impl_->Copy(source, begin, end, sequence); });
 }
 
 Status KvCache::Drop(SequenceId sequence, std::int64_t begin, std::int64_t end) {
   if (Status status = CheckSequence(*impl_, "Drop", sequence); !status.ok()) return status;
   if (Status status = CheckRange("Drop", begin, end, impl_->Length(sequence)); !status.ok())
     return status;
-  return impl_->Drop(sequence, begin, end);
+  return WithRoom(*impl_, [&] { return impl_->Drop(sequence, begin, end); });
 }
 
 Status KvCache::Write(SequenceId sequence, std::int64_t layer, std::int64_t position,
@@ -163,7 +187,10 @@ Status KvCache::Write(SequenceId sequence, std::int64_t layer, std::int64_t posi
   if (count == 0) return Status();
   if (k == nullptr || v == nullptr)
     return Invalid("Write", (k == nullptr ? "k" : "v"), " is null; expected ", count, " rows");
-  if (Status status = impl_->Unshare(sequence, layer, position, count); !status.ok()) return status;
+  if (Status status =
+          WithRoom(*impl_, [&] { return impl_->Unshare(sequence, layer, position, count); });
+      !status.ok())
+    return status;
   TeamState state;
   Worker alone(state, 0, 1);
   impl_->WriteOn(alone, sequence, layer, position, count, k, v, k_stride, v_stride);
@@ -199,6 +226,27 @@ Result<KvRestored> KvCache::Restore(const std::string& path, const KvRestoreOpti
 }
 
 std::vector<SequenceId> KvCache::sequences() const { return impl_->Sequences(); }
+
+Status KvCache::StorePrefix(std::string_view key, std::span<const TokenId> tokens,
+                            SequenceId sequence) {
+  if (Status status = CheckSequence(*impl_, "StorePrefix", sequence); !status.ok()) return status;
+  if (std::ssize(tokens) > impl_->Length(sequence))
+    return Invalid("StorePrefix", "tokens has ", tokens.size(), " ids; the sequence has ",
+                   impl_->Length(sequence), " tokens");
+  return WithRoom(*impl_, [&] { return impl_->StorePrefix(key, tokens, sequence); });
+}
+
+Result<std::optional<SequenceId>> KvCache::ForkPrefix(std::string_view key,
+                                                      std::span<const TokenId> tokens) {
+  return WithRoom(*impl_, [&] { return impl_->ForkPrefix(key, tokens); });
+}
+
+std::int64_t KvCache::num_prefixes() const noexcept { return impl_->num_prefixes(); }
+
+void KvCache::ClearPrefixes() noexcept {
+  while (impl_->DropOldestPrefix()) {
+  }
+}
 
 bool KvCache::Holds(SequenceId sequence, std::int64_t layer, std::int64_t head,
                     std::int64_t position) const noexcept {

@@ -2,9 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/kv_kernels.h"
@@ -42,7 +45,10 @@ struct KvCache::Impl {
   }
 
   /// False for an id that was never given out or was freed.
-  bool Has(SequenceId id) const noexcept { return Find(id) != nullptr; }
+  bool Has(SequenceId id) const noexcept {
+    const Sequence* sequence = Find(id);
+    return sequence != nullptr && !sequence->stored;
+  }
   std::int64_t Length(SequenceId id) const noexcept { return Find(id)->length; }
   /// The first position whose query still finds all that its heads' policies let it see.
   std::int64_t FirstQuery(SequenceId id) const noexcept { return Find(id)->first_query; }
@@ -82,6 +88,16 @@ struct KvCache::Impl {
               const KvSnapshotInfo& info) const;
   Result<KvRestored> Restore(const std::string& path, const KvRestoreOptions& options);
 
+  /// tokens.size() <= Length(id).
+  Status StorePrefix(std::string_view key, std::span<const TokenId> tokens, SequenceId id);
+  Result<std::optional<SequenceId>> ForkPrefix(std::string_view key,
+                                               std::span<const TokenId> tokens);
+  std::int64_t num_prefixes() const noexcept { return std::ssize(prefixes_); }
+  /// Of those stored, the one that was longest not used; false if there is none.
+  bool DropOldestPrefix() noexcept;
+  /// Tests weaken the hashes of prefixes, to make all of them collide.
+  std::uint64_t prefix_hash_mask = ~std::uint64_t{0};
+
   KvUsage Usage() const;
   KvUsage Usage(SequenceId id) const;
   std::vector<std::vector<KvHeadUsage>> HeadUsage(SequenceId id) const;
@@ -94,11 +110,26 @@ struct KvCache::Impl {
   struct Sequence {
     std::int64_t length = 0;
     std::int64_t first_query = 0;
+    bool stored = false;                 ///< of a prefix, and nobody's
     std::unique_ptr<HeadTable[]> heads;  ///< of all layers, in order; null = the slot is unused
   };
   struct Slot {
     std::uint32_t generation = 0;
     Sequence sequence;
+  };
+  /// A beginning of a text, whole pages, in a sequence of its own.
+  struct StoredPrefix {
+    std::string key;
+    std::vector<TokenId> tokens;
+    std::vector<std::uint64_t> hashes;  ///< of each page's tokens and all before
+    SequenceId sequence{};
+
+    /// Of the entry itself, in its list; the sequence's tables and pages count as any other's.
+    std::int64_t bytes() const noexcept {
+      return static_cast<std::int64_t>(2 * sizeof(void*) + sizeof(StoredPrefix) + key.size() +
+                                       tokens.size() * sizeof(TokenId) +
+                                       hashes.size() * sizeof(std::uint64_t));
+    }
   };
   /// Room for more sequences.
   struct SlotRoom {
@@ -148,7 +179,7 @@ struct KvCache::Impl {
   /// Puts the grown tables of a change in place.
   void PutTables(Change& change, Sequence& sequence) noexcept;
   std::int64_t table_bytes() const noexcept {
-    return fixed_bytes_ + slot_bytes_ + sequence_bytes_ + pool_.list_bytes();
+    return fixed_bytes_ + slot_bytes_ + sequence_bytes_ + prefix_bytes_ + pool_.list_bytes();
   }
 
   std::byte* Take(std::size_t head) noexcept;
@@ -188,6 +219,13 @@ struct KvCache::Impl {
   SequenceId PutSequence(Sequence sequence) noexcept;
   SequenceId IdOf(std::uint32_t slot) const noexcept;
 
+  std::vector<std::uint64_t> HashesOf(std::string_view key, std::span<const TokenId> tokens) const;
+  std::int64_t PrefixLength(const StoredPrefix& entry, std::string_view key,
+                            std::span<const TokenId> tokens,
+                            std::span<const std::uint64_t> hashes) const noexcept;
+  std::int64_t ExactPages(SequenceId id, std::int64_t length) const noexcept;
+  void DropPrefix(std::list<StoredPrefix>::iterator entry) noexcept;
+
   std::vector<std::vector<PageHolder>> HoldersOf(std::span<const SequenceId> ids) const;
   Snapshot Describe(std::span<const SequenceId> ids,
                     const std::vector<std::vector<PageHolder>>& holders) const;
@@ -210,6 +248,8 @@ struct KvCache::Impl {
   std::vector<std::int64_t> added_pages_;  ///< of the change under way, by arena
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> free_slots_;
+  std::list<StoredPrefix> prefixes_;  ///< the last used first
+  std::int64_t prefix_bytes_ = 0;     ///< of the entries
 };
 
 struct SequenceCache {
@@ -218,7 +258,9 @@ struct SequenceCache {
 };
 
 /// A cache with room for one sequence of params.max_tokens in steps of up to `step`, and that
-/// sequence. capacity_bytes of `params` is a lower cap, unless it is 0.
-Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step);
+/// sequence, and beside it `prefix_bytes` for what StorePrefix keeps. capacity_bytes of `params` is
+/// a lower cap, unless it is 0.
+Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step,
+                                          std::int64_t prefix_bytes = 0);
 
 }  // namespace manyhead

@@ -102,11 +102,12 @@ Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t s
   return bytes.sum();
 }
 
-Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step) {
+Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step,
+                                          std::int64_t prefix_bytes) {
   const Result<std::int64_t> capacity = KvCapacityBytes(params, 1, params.max_tokens, step);
   if (!capacity.ok()) return capacity.status();
-  params.capacity_bytes =
-      params.capacity_bytes == 0 ? *capacity : std::min(*capacity, params.capacity_bytes);
+  const std::int64_t most = *capacity + std::min(prefix_bytes, INT64_MAX - *capacity);
+  params.capacity_bytes = params.capacity_bytes == 0 ? most : std::min(most, params.capacity_bytes);
   Result<KvCache> cache = KvCache::Create(params);
   if (!cache.ok()) return cache.status();
   const Result<SequenceId> sequence = cache->CreateSequence();

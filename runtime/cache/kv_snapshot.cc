@@ -49,7 +49,7 @@ class KvCache::Impl::NewPages {
 std::vector<SequenceId> KvCache::Impl::Sequences() const {
   std::vector<SequenceId> ids;
   for (std::uint32_t slot = 0; slot < slots_.size(); ++slot)
-    if (slots_[slot].sequence.heads != nullptr) ids.push_back(IdOf(slot));
+    if (Has(IdOf(slot))) ids.push_back(IdOf(slot));
   return ids;
 }
 
@@ -250,7 +250,11 @@ Result<KvRestored> KvCache::Impl::Restore(const std::string& path,
   if (Status status = PlanSlots(change, count); !status.ok()) return status;
   for (std::size_t head = 0; head < heads_.size(); ++head)
     PlanPages(change, head, snapshot.head_pages[head]);
-  if (Status status = CheckRoom(change); !status.ok()) return status;
+  for (;;) {
+    Status status = CheckRoom(change);
+    if (status.ok()) break;
+    if (!DropOldestPrefix()) return status;
+  }
 
   // Everything that may fail comes before the first change.
   KvRestored restored;

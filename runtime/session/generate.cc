@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "runtime/linear/linear.h"
+#include "runtime/platform/dcheck.h"
 #include "runtime/session/session_impl.h"
 #include "runtime/session/stop_text.h"
 
@@ -113,11 +115,38 @@ std::int64_t Session::Impl::Reusable(std::span<const TokenId> prompt) const noex
   return std::max<std::int64_t>(0, std::min(held, total - kMatvecRows - 1));
 }
 
+/// Makes the session hold what was kept of another prompt's beginning, where that is more of this
+/// one's than it holds.
+Status Session::Impl::TakePrefix(std::span<const TokenId> prompt) {
+  const Result<std::optional<SequenceId>> kept = cache.ForkPrefix("", prompt);
+  if (!kept.ok()) return kept.status();
+  if (!kept->has_value()) return Status();
+  const std::int64_t length = cache.length(**kept);
+  if (length <= Reusable(prompt)) return cache.FreeSequence(**kept);
+  if (Status status = cache.FreeSequence(sequence); !status.ok()) return status;
+  sequence = **kept;
+  tokens.assign(prompt.begin(), prompt.begin() + length);
+  many_rows = length;  // KeepPrefix keeps no others
+  logits_length = -1;
+  return Status();
+}
+
+/// Keeps the beginning of the text, as far as it has the bits of any prompt that begins so, for
+/// prompts to come; where there is no room for it, it is not kept.
+void Session::Impl::KeepPrefix() {
+  const auto ids = std::span<const TokenId>(tokens).first(static_cast<std::size_t>(many_rows));
+  const Status kept = cache.StorePrefix("", ids, sequence);
+  MANYHEAD_DCHECK(kept.ok() || kept.code() == StatusCode::kOutOfPages);
+  static_cast<void>(kept);
+}
+
 /// Makes the session hold exactly `prompt`, of whose beginning it keeps what it has; false when
 /// cancelled on the way.
 Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
                                     const GenerateOptions& generate, Timings& timings) {
   const auto start = Clock::now();
+  if (options.prefix_bytes > 0)
+    if (Status status = TakePrefix(prompt); !status.ok()) return status;
   const Result<std::int64_t> kept = cache.ExactLength(sequence, Reusable(prompt));
   if (!kept.ok()) return kept.status();
   std::int64_t done = *kept;
@@ -135,6 +164,7 @@ Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
              !status.ok()) {
     return status;
   }
+  if (options.prefix_bytes > 0) KeepPrefix();
   timings.prefill_seconds = SecondsSince(start);
   return done == total;
 }

@@ -41,6 +41,8 @@ Status CompleteSessionOptions(const ModelConfig& config, SessionOptions& options
     return OutOfRange("chunk", options.chunk, 1, kMaxContext);
   if (options.kv_budget_bytes < 0)
     return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, 0, INT64_MAX);
+  if (options.prefix_bytes < 0)
+    return OutOfRange("prefix_bytes", options.prefix_bytes, 0, INT64_MAX);
   options.chunk = std::min(options.chunk, options.context);
   if (!options.isa) {
     Result<Isa> isa = SelectIsa();
@@ -182,7 +184,8 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
       return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, decoder->attention_bytes() + 1,
                         INT64_MAX);
   }
-  Result<SequenceCache> made = CreateSequenceCache(*std::move(cache_params), options.chunk);
+  Result<SequenceCache> made =
+      CreateSequenceCache(*std::move(cache_params), options.chunk, options.prefix_bytes);
   if (!made.ok()) return made.status();
   auto impl = std::make_unique<Impl>(Impl{model,
                                           options,

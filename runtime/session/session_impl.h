@@ -45,6 +45,8 @@ struct Session::Impl {
   Status Truncate(std::int64_t length);
   Status Cut(std::int64_t length);
   std::int64_t Reusable(std::span<const TokenId> prompt) const noexcept;
+  Status TakePrefix(std::span<const TokenId> prompt);
+  void KeepPrefix();
   Result<bool> Prefill(std::span<const TokenId> prompt, const GenerateOptions& generate,
                        Timings& timings);
   Status Score(std::span<const TokenId> ids, std::span<double> nll);

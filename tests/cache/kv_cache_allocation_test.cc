@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "manyhead/kv_cache.h"
@@ -96,6 +97,32 @@ TEST(KvCacheAllocation, FailedCreateLeavesNothingBehind) {
   const int failures =
       FailEachAllocation([&] { ASSERT_TRUE(KvCache::Create(params).ok()); }, [] {});
   EXPECT_GE(failures, 5);
+}
+
+TEST(KvCacheAllocation, FailedPrefixesChangeNothing) {
+  KvCache cache = *KvCache::Create(Params());
+  const SequenceId a = *cache.CreateSequence();
+  ASSERT_TRUE(Append(cache, a, Serials(0, 100)).ok());
+  const std::vector<TokenId> ids(100, 7);
+  const KvUsage before = cache.usage();
+  const auto unchanged = [&](std::int64_t prefixes, const KvUsage& usage) {
+    EXPECT_EQ(cache.num_prefixes(), prefixes);
+    EXPECT_EQ(cache.usage().used_bytes, usage.used_bytes);
+    EXPECT_EQ(cache.usage().table_bytes, usage.table_bytes);
+    EXPECT_EQ(cache.sequences(), std::vector{a});
+  };
+  int failures = FailEachAllocation(
+      [&] { ASSERT_TRUE(cache.StorePrefix("a long key for a heap", ids, a).ok()); },
+      [&] { unchanged(0, before); });
+  EXPECT_GE(failures, 8);
+  ASSERT_EQ(cache.num_prefixes(), 1);
+  const KvUsage after = cache.usage();
+  std::optional<SequenceId> fork;
+  failures = FailEachAllocation([&] { fork = *cache.ForkPrefix("a long key for a heap", ids); },
+                                [&] { unchanged(1, after); });
+  EXPECT_GE(failures, 5);
+  ASSERT_TRUE(fork.has_value());
+  EXPECT_EQ(cache.length(*fork), 96);
 }
 
 // Any operation at any moment of a random history: failing at each of its allocations in turn, it

@@ -297,5 +297,58 @@ TEST(SessionState, ReusedBeginningsGiveTheBitsOfAColdRun) {
   }
 }
 
+// Prompts that take turns: what each begins with is reused after others came between, and gives the
+// bits of a cold run.
+TEST(SessionState, PromptsThatTakeTurnsReuseTheirBeginnings) {
+  const Model model = Bundled();
+  for (const auto& [name, options] : Settings()) {
+    const bool budget = options.kv_policy.starts_with("budget");
+    SessionOptions keeping = options;
+    keeping.prefix_bytes = 1 << 20;
+    Session warm = *Session::Create(model, keeping);
+    GenerateOptions generate;
+    generate.max_tokens = 8;
+    generate.top_logits = 5;
+    std::int64_t evaluated = 0;
+    for (int turn = 0; turn < 9; ++turn) {
+      std::vector<TokenId> prompt = Ids(140, static_cast<unsigned>(turn % 3));
+      const std::vector<TokenId> end = Ids(20 + 9 * turn, static_cast<unsigned>(50 + turn));
+      prompt.insert(prompt.end(), end.begin(), end.end());
+      const auto reused = warm.Generate(prompt, generate);
+      Session cold = *Session::Create(model, options);
+      const auto expected = cold.Generate(prompt, generate);
+      ASSERT_TRUE(reused.ok()) << reused.status().message();
+      if (!budget) {
+        EXPECT_EQ(reused->top_logits, expected->top_logits) << name << " " << turn;
+        EXPECT_EQ(reused->ids, expected->ids) << name << " " << turn;
+      }
+      if (turn >= 3) evaluated += std::ssize(prompt) - reused->timings.prefill_tokens;
+      const KvUsage usage = warm.cache().usage();
+      EXPECT_LE(usage.used_bytes + usage.table_bytes, usage.capacity_bytes);
+    }
+    if (options.kv_policy.empty()) {
+      EXPECT_EQ(evaluated, 6 * 128) << name << ": two pages of 64 tokens of each";
+    }
+  }
+}
+
+// With hardly any room beside, nothing fails and nothing changes.
+TEST(SessionState, PrefixesStandBackForTheText) {
+  const Model model = Bundled();
+  SessionOptions options;
+  options.context = 300;
+  options.prefix_bytes = 1;
+  Session session = *Session::Create(model, options);
+  GenerateOptions generate;
+  generate.max_tokens = 200;
+  for (const unsigned seed : {1U, 2U, 1U}) {
+    const auto result = session.Generate(Ids(290, seed), generate);
+    ASSERT_TRUE(result.ok()) << result.status().message();
+  }
+  options.prefix_bytes = -1;
+  EXPECT_THAT(Session::Create(model, options).status().message(),
+              HasSubstr("prefix_bytes = -1; expected 0 to"));
+}
+
 }  // namespace
 }  // namespace manyhead
