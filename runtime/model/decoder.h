@@ -84,6 +84,7 @@ class Decoder {
                        const std::vector<float>& next_norm) noexcept;
   void RunHead(Worker& worker, std::int64_t begin, std::int64_t count, float* logits) noexcept;
   void AddProduct(StepPhase phase, const WeightView& weight, std::int64_t rows) noexcept;
+  void AddAttention(const KvCache& cache, std::int64_t rows, std::int64_t length);
   const std::vector<float>& NormAfter(std::size_t layer) const noexcept;
 
   const Model::Impl* model_;

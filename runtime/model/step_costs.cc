@@ -1,10 +1,31 @@
 #include <algorithm>
+#include <cstdint>
+#include <vector>
 
 #include "manyhead/step_profile.h"
 #include "runtime/attention/plan_impl.h"
 #include "runtime/model/decoder.h"
 
 namespace manyhead {
+namespace {
+
+/// Tokens that a query sees under `policy`, of a text without end.
+std::int64_t MostTokensSeen(const KvPolicy& policy) noexcept {
+  switch (policy.kind) {
+    case KvPolicyKind::kOff:
+      return 0;
+    case KvPolicyKind::kWindow:
+    case KvPolicyKind::kSinkRecent:
+      return policy.sink + policy.recent;
+    case KvPolicyKind::kBudget:
+      return policy.budget;
+    case KvPolicyKind::kFull:
+      break;
+  }
+  return INT64_MAX;
+}
+
+}  // namespace
 
 void Decoder::AddProduct(StepPhase phase, const WeightView& weight, std::int64_t rows) noexcept {
   if (timer_.profile() == nullptr) return;
@@ -30,13 +51,42 @@ void Decoder::AddCosts(const KvCache& cache, std::int64_t rows, std::int64_t len
   if (with_logits) AddProduct(StepPhase::kHead, model_->weights.head, 1);
   (*profile)[StepPhase::kEmbedding].bytes += rows * WeightRowBytes(model_->weights.embedding);
 
-  PhaseCost& attention = (*profile)[StepPhase::kAttention];
-  for (std::size_t plan = 0; plan < plans_.size(); ++plan) {
-    const AttentionExplanation one =
-        plans_[plan].impl().Explain(cache.params().k_type, cache.params().v_type, rows, length);
-    const std::int64_t layers = std::count(plan_index_.begin(), plan_index_.end(), plan);
-    attention.bytes += layers * one.bytes;
-    attention.flops += layers * one.flops;
+  AddAttention(cache, rows, length);
+}
+
+/// Heads of one layer shape that are stored alike read and compute alike.
+void Decoder::AddAttention(const KvCache& cache, std::int64_t rows, std::int64_t length) {
+  struct Group {
+    std::size_t plan;
+    KvHeadParams head;
+    std::int64_t count;
+  };
+  std::vector<Group> groups;
+  for (std::size_t layer = 0; layer < plan_index_.size(); ++layer)
+    for (const KvHeadParams& head : cache.params().heads[layer]) {
+      const auto found = std::find_if(groups.begin(), groups.end(), [&](const Group& group) {
+        return group.plan == plan_index_[layer] && group.head == head;
+      });
+      if (found != groups.end())
+        ++found->count;
+      else
+        groups.push_back({plan_index_[layer], head, 1});
+    }
+  PhaseCost& attention = (*timer_.profile())[StepPhase::kAttention];
+  for (const Group& group : groups) {
+    const std::int64_t most = MostTokensSeen(group.head.policy);
+    if (most == 0) continue;
+    const AttentionPlan::Impl& plan = plans_[group.plan].impl();
+    const auto explain = [&](std::int64_t q_len, std::int64_t kv_len) {
+      return plan.Explain(group.head.k_type, group.head.v_type, q_len, kv_len);
+    };
+    // Costs of all the heads of a layer. Where every query sees `most` keys, the rows' keys
+    // overlap.
+    const bool cut = most <= length - rows;
+    const AttentionExplanation all = explain(rows, cut ? most + rows - 1 : length);
+    const std::int64_t flops = cut ? rows * explain(1, most).flops : all.flops;
+    attention.bytes += group.count * all.bytes / plan.params().num_kv_heads;
+    attention.flops += group.count * flops / plan.params().num_kv_heads;
   }
 }
 

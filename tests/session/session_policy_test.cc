@@ -61,6 +61,28 @@ TEST(SessionPolicy, FullOnAllHeadsIsThePlainCache) {
   EXPECT_EQ(full.cache().usage().used_bytes, plain.cache().usage().used_bytes);
 }
 
+// The same for heads that JSON names one by one, in every type.
+TEST(SessionPolicy, FullForEachHeadByNameIsThePlainCache) {
+  const Model model = TinyLlama();
+  for (const KvType type :
+       {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4}) {
+    SessionOptions options = WithPolicy("");
+    options.k_type = options.v_type = type;
+    Session plain = *Session::Create(model, options);
+    SessionOptions named = WithPolicy("");
+    const std::string json = FormatKvHeads(plain.cache().params().heads);
+    named.kv_policy = json;
+    Session full = *Session::Create(model, named);
+    EXPECT_EQ(full.cache().params().heads, plain.cache().params().heads);
+    EXPECT_EQ(LogitsAfter(full, Ids(130)), LogitsAfter(plain, Ids(130))) << KvTypeName(type);
+    for (int step = 0; step < 20; ++step)
+      ASSERT_EQ(LogitsAfter(full, Ids(1)), LogitsAfter(plain, Ids(1))) << KvTypeName(type);
+    EXPECT_EQ(full.cache().usage().head_bytes, plain.cache().usage().head_bytes);
+    EXPECT_EQ(full.cache().usage().table_bytes, plain.cache().usage().table_bytes);
+    EXPECT_EQ(full.cache().params().capacity_bytes, plain.cache().params().capacity_bytes);
+  }
+}
+
 // Rotary positions and what is seen do not depend on how a text is cut, nor on what was evicted.
 TEST(SessionPolicy, StepsOfAnySizeGiveTheSameLogits) {
   const Model model = TinyLlama();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -106,6 +107,44 @@ TEST(StepProfile, BytesAreThoseOfTheFileAndOfTheCache) {
   std::int64_t down = 0;
   for (const LayerConfig& layer : config.layers) down += layer.ffn_dim * config.d_model;
   EXPECT_EQ(profile[StepPhase::kDown].flops, 2 * 101 * down);
+}
+
+// The bundled model has 2 or more KV heads in each layer, of which each keeps something else.
+TEST(StepProfile, AttentionCostsWhatPoliciesLetQueriesSee) {
+  const Result<Model> model = LoadBundled();
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  SessionOptions options;
+  options.context = 256;
+  options.threads = 1;
+  options.kv_policy =
+      R"js({"heads": [{"kv_heads": [0], "policy": "sink(4)+recent(26)", "k_type": "f32"},
+                      {"layers": [0], "kv_heads": [1], "policy": "off"},
+                      {"layers": [1], "kv_heads": [1], "policy": "budget(64)"},
+                      {"layers": [2], "kv_heads": [1], "policy": "window(500)"}]})js";
+  Result<Session> session = Session::Create(*model, options);
+  ASSERT_TRUE(session.ok()) << session.status().message();
+  ASSERT_TRUE(session->Append(Ids(100)).ok());
+  StepProfile profile;
+  session->SetProfile(&profile);
+  ASSERT_TRUE(session->Append(Ids(1)).ok());
+  ASSERT_TRUE(session->Append(Ids(10)).ok());
+  const ModelConfig& config = model->config();
+  std::int64_t bytes = 0, flops = 0;
+  for (std::size_t l = 0; l < config.layers.size(); ++l) {
+    const LayerConfig& layer = config.layers[l];
+    ASSERT_GE(layer.num_kv_heads, 2);
+    for (std::int64_t h = 0; h < layer.num_kv_heads; ++h) {
+      const std::int64_t most = h == 0 ? 30 : h == 1 && l == 0 ? 0 : h == 1 && l == 1 ? 64 : 500;
+      const std::int64_t per_key = layer.head_dim * (h == 0 ? 4 + 2 : 2 + 2);
+      if (most > 0)
+        bytes +=
+            per_key * (std::min<std::int64_t>(101, most) + std::min<std::int64_t>(111, most + 9));
+      for (std::int64_t length = 101; length <= 111; ++length)
+        flops += 4 * layer.num_heads / layer.num_kv_heads * layer.head_dim * std::min(length, most);
+    }
+  }
+  EXPECT_EQ(profile[StepPhase::kAttention].bytes, bytes);
+  EXPECT_EQ(profile[StepPhase::kAttention].flops, flops);
 }
 
 TEST(StepProfile, NothingIsAddedOnceItIsOff) {
