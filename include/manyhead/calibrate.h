@@ -52,13 +52,15 @@ struct Calibration {
   std::int64_t budget_bytes = 0;
   std::int64_t fit_tokens = 0;
   std::int64_t held_out_tokens = 0;
-  KvLoss before;                ///< f16, every token
-  KvLoss after;                 ///< of `heads`; NaN where not `verified`
-  double estimated_rise = 0;    ///< of mean_nll, before anything was verified
-  bool verified = false;        ///< `after` was measured; false only when `interrupted`
-  bool interrupted = false;     ///< by `cancel`: better heads may exist
-  std::int64_t candidates = 0;  ///< mixes that were scored over the whole text
+  KvLoss before;              ///< f16, every token
+  KvLoss after;               ///< of `heads`; NaN where not `verified`
+  double estimated_rise = 0;  ///< of mean_nll, before anything was verified
+  bool verified = false;      ///< `after` was measured; false only when `interrupted`
+  bool interrupted = false;   ///< by `cancel`: better heads may exist
   std::int64_t evaluated_tokens = 0;
+  /// Of each mix that was scored over the whole text, in order; `after` is that of the lowest
+  /// fit_nll.
+  std::vector<KvLoss> candidates{};
 };
 
 /// Types and policies for every KV head that raise the loss of a text least within a budget.

@@ -344,7 +344,7 @@ Status Search::TryMix(const Heads& heads, double estimate) {
   if (!nll.ok()) return nll.status();
   const bool scored = !nll->empty();
   const KvLoss loss = scored ? MeanLoss(*nll, *bytes) : KvLoss{*bytes, kNan, kNan, kNan};
-  result_.candidates += scored;
+  if (scored) result_.candidates.push_back(loss);
   const bool better = scored && (!result_.verified || loss.fit_nll < result_.after.fit_nll);
   if (!better && !result_.heads.empty()) return Status();
   result_.heads = heads;

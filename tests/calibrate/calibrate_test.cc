@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -22,12 +23,13 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kContext = 320;
 
-Model Tiny(std::int64_t window = 0) {
+Model Tiny(std::int64_t window = 0, std::int64_t layers = 2) {
   testing::TinyModel tiny;
+  tiny.layers = layers;
   tiny.family = window > 0 ? "gemma3" : "llama";
   tiny.window = window;
   tiny.window_pattern = window > 0 ? 2 : 0;
-  tiny.context = 1024;
+  tiny.context = 4096;
   tiny.MakeWeights(5);
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("manyhead_calibrate_" + std::to_string(getpid()) + ".gguf"))
@@ -99,9 +101,33 @@ TEST(Calibrate, KeepsToTheBudgetAndReportsWhatASessionGives) {
       EXPECT_DOUBLE_EQ(SessionLoss(model, *result, true), result->after.held_out_nll);
       const std::int64_t heads = 2 * 2;
       EXPECT_LE(result->evaluated_tokens, 6 * kContext + heads * 128);
-      EXPECT_GE(result->candidates, 1);
+      double best = std::numeric_limits<double>::infinity();
+      for (const KvLoss& loss : result->candidates) best = std::min(best, loss.fit_nll);
+      EXPECT_EQ(result->after.fit_nll, best);
     }
   }
+}
+
+// Six heads of 64 pages each: the pool's lists take more than six times what one head's take.
+TEST(Calibrate, TheBudgetHoldsForAllHeadsTogether) {
+  const Model model = Tiny(0, 3);
+  CalibrateOptions options = Options(1);
+  options.context = 4096;
+  options.chunk = 512;
+  options.evict = false;
+  options.types = {KvType::kInt8};
+  const Result<Calibration> int8 = CalibrateKv(model, Ids(4096), options);
+  ASSERT_TRUE(int8.ok()) << int8.status().message();
+  options.types = {KvType::kInt8, KvType::kInt4};
+  options.budget_fraction = 0;
+  options.budget_bytes = int8->after.bytes - 1;
+  const Result<Calibration> less = CalibrateKv(model, Ids(4096), options);
+  ASSERT_TRUE(less.ok()) << less.status().message();
+  EXPECT_LT(less->after.bytes, int8->after.bytes);
+  options.budget_bytes = int8->after.bytes;
+  const Result<Calibration> same = CalibrateKv(model, Ids(4096), options);
+  ASSERT_TRUE(same.ok()) << same.status().message();
+  EXPECT_EQ(same->heads, int8->heads);
 }
 
 TEST(Calibrate, RoomForEverythingChangesNothing) {
@@ -186,7 +212,7 @@ TEST(Calibrate, ACancelledSearchKeepsWhatItKnows) {
     EXPECT_LE(result->after.bytes, result->budget_bytes);
     ASSERT_EQ(result->heads.size(), 2u);
     EXPECT_EQ(std::isnan(result->after.mean_nll), !result->verified);
-    EXPECT_EQ(result->verified, result->candidates > 0);
+    EXPECT_EQ(result->verified, !result->candidates.empty());
     ++(result->verified ? scored : estimates);
   }
   EXPECT_GT(errors, 0);

@@ -32,9 +32,17 @@ class CalibrateTest(cli_test.CommandTest):
         self.assertEqual(result["budget_bytes"], before["kv_bytes"] * 4 // 10)
         self.assertEqual(result["fit_tokens"] + result["held_out_tokens"], 319)
         self.assertAlmostEqual(result["rise"], after["mean_nll"] - before["mean_nll"])
+        self.assertIn(after, result["candidates"])
         self.assertEqual((result["verified"], result["interrupted"]), (True, False))
         self.assertEqual(scored["tokens"], 320)
         self.assertAlmostEqual(scored["mean_nll"], after["mean_nll"], places=3)
+
+    def test_the_best_mix_wins_though_it_was_not_the_last(self):
+        result = self.json("calibrate", "-f", str(TEXT), "-c", "2048", "--budget", "20%")
+        losses = [candidate["fit_nll"] for candidate in result["candidates"]]
+        self.assertGreater(losses[-1], min(losses))
+        self.assertEqual(result["after"]["fit_nll"], min(losses))
+        self.assertIn(result["after"], result["candidates"])
 
     def test_ways_to_print(self):
         table = self.succeed(*FLAGS, "--budget", "1M", "--no-evict", "--types", "int8").stdout.decode()

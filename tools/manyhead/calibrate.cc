@@ -71,7 +71,8 @@ Json ToJson(const Calibration& calibration) {
   json["estimated_rise"] = calibration.estimated_rise;
   json["verified"] = calibration.verified;
   json["interrupted"] = calibration.interrupted;
-  json["candidates"] = calibration.candidates;
+  json["candidates"] = Json::array();
+  for (const KvLoss& loss : calibration.candidates) json["candidates"].push_back(ToJson(loss));
   json["evaluated_tokens"] = calibration.evaluated_tokens;
   json["policy"] = Json::parse(FormatKvHeads(calibration.heads));
   return json;
@@ -122,7 +123,7 @@ void PrintTable(const Calibration& calibration) {
   Stdout::Write("context " + std::to_string(calibration.context) + ", " +
                 std::to_string(calibration.fit_tokens) + " tokens to choose by, " +
                 std::to_string(calibration.held_out_tokens) + " held out; " +
-                std::to_string(calibration.candidates) + " mixes scored\n");
+                std::to_string(calibration.candidates.size()) + " mixes scored\n");
 }
 
 Status Save(const std::string& path, const std::string& text) {

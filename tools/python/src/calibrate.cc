@@ -64,7 +64,8 @@ void BindCalibrate(nb::module_& module) {
       .def_ro("before", &Calibration::before, "f16, every token.")
       .def_ro("after", &Calibration::after, "Of heads.")
       .def_ro("estimated_rise", &Calibration::estimated_rise)
-      .def_ro("candidates", &Calibration::candidates, "Mixes scored over the whole text.")
+      .def_ro("candidates", &Calibration::candidates,
+              "Of each mix that was scored over the whole text.")
       .def_ro("evaluated_tokens", &Calibration::evaluated_tokens);
   module.def("calibrate", &Calibrate, nb::kw_only(), arg("model"), arg("ids").noconvert(),
              arg("budget_bytes"), arg("budget_fraction"), arg("context"), arg("types"),

@@ -90,6 +90,7 @@ class ModelTest(unittest.TestCase):
         shape = [(layer.num_kv_heads, layer.head_dim) for layer in self.model.layers]
         self.assertEqual(result.after.bytes, manyhead.kv_capacity_bytes(
             shape, sequences=1, tokens=300, step=300, heads=result.kv_policy))
+        self.assertEqual(min(loss.fit_nll for loss in result.candidates), result.after.fit_nll)
         cache = manyhead.KvCache(shape, max_tokens=300, heads=result.kv_policy)
         for layer, chosen in zip(cache.heads, result.heads, strict=True):
             self.assertEqual([repr(head) for head in layer], [repr(head) for head in chosen])
