@@ -195,7 +195,9 @@ TEST(KvPrefix, NoRequestFailsThatWouldNotWithoutThem) {
       const auto one = plain.CreateSequence(), two = keeping.CreateSequence();
       ASSERT_TRUE(!one.ok() || two.ok()) << step;
       if (one.ok()) texts.push_back({*one, *two, {}});
-      if (!one.ok() && two.ok()) ASSERT_TRUE(keeping.FreeSequence(*two).ok());
+      if (!one.ok() && two.ok()) {
+        ASSERT_TRUE(keeping.FreeSequence(*two).ok());
+      }
       continue;
     }
     Text& text = texts[static_cast<std::size_t>(below(static_cast<std::uint32_t>(texts.size())))];
