@@ -107,6 +107,8 @@ class Pool {
 
   void Run(int threads, internal::TeamBody body, void* context) noexcept {
     LeaveToParent();
+    const std::int64_t start = SteadyNanoseconds();
+    if (start < alone_until_) return RunAlone(body, context);
     Grow(threads - 1);
     TeamState state;
     state.may_spin = threads <= AllowedCpus();
@@ -120,8 +122,15 @@ class Pool {
     running_.store(static_cast<std::uint32_t>(helpers), std::memory_order_relaxed);
     for (int i = 0; i < helpers; ++i) Wake(*helpers_[static_cast<std::size_t>(i)]);
     RunBody(0);
-    for (std::uint32_t left; (left = running_.load(std::memory_order_acquire)) != 0;)
-      if (!SpinWhile(running_, left)) running_.wait(left, std::memory_order_acquire);
+    WaitForHelpers(state);
+    if (state.may_spin) RestAfter(start, state.slept_ns.load(std::memory_order_relaxed));
+  }
+
+  static void RunAlone(internal::TeamBody body, void* context) noexcept {
+    TeamState state;
+    FlushDenormals flush;
+    Worker worker(state, 0, 1);
+    body(context, worker);
   }
 
  private:
@@ -133,6 +142,25 @@ class Pool {
   static void Wake(Helper& helper) noexcept {
     helper.jobs.fetch_add(1, std::memory_order_release);
     helper.jobs.notify_one();
+  }
+
+  void WaitForHelpers(TeamState& state) noexcept {
+    for (std::uint32_t left; (left = running_.load(std::memory_order_acquire)) != 0;) {
+      if (SpinWhile(running_, left)) continue;
+      const std::int64_t start = SteadyNanoseconds();
+      running_.wait(left, std::memory_order_acquire);
+      state.slept_ns.fetch_add(SteadyNanoseconds() - start, std::memory_order_relaxed);
+    }
+  }
+
+  /// Whether the team's threads slept for a quarter of their time and more decides whether the next
+  /// are worth it. Beside CPUs that are all taken each barrier waits for a time slice of others,
+  /// milliseconds in which one thread alone decodes many tokens of a small model.
+  void RestAfter(std::int64_t start, std::int64_t slept) noexcept {
+    constexpr std::int64_t kRest = 10, kMostNanoseconds = 1'000'000'000;
+    const std::int64_t now = SteadyNanoseconds();
+    if (slept * 4 < (now - start) * count_) return;
+    alone_until_ = now + std::min(slept * kRest, kMostNanoseconds);
   }
 
   /// After a fork the child has no thread but the one that forked: the helpers, which nobody can
@@ -174,7 +202,8 @@ class Pool {
     body_(context_, worker);
   }
 
-  pid_t process_ = getpid();  ///< whose threads the helpers are
+  std::int64_t alone_until_ = 0;  ///< no teams before it
+  pid_t process_ = getpid();      ///< whose threads the helpers are
   std::vector<std::unique_ptr<Helper>> helpers_;
   std::atomic<std::uint32_t> running_ = 0;
   Places places_;
@@ -217,20 +246,16 @@ void Worker::WaitForTeam() noexcept {
   } else if (t_naps > 0) {
     --t_naps;
   }
+  const std::int64_t start = SteadyNanoseconds();
   // wait() may return early only when the value has changed.
   state_->round.wait(round, std::memory_order_acquire);
+  state_->slept_ns.fetch_add(SteadyNanoseconds() - start, std::memory_order_relaxed);
 }
 
 namespace internal {
 
 void RunTeamImpl(int threads, TeamBody body, void* context) noexcept {
-  if (threads <= 1) {
-    TeamState state;
-    FlushDenormals flush;
-    Worker worker(state, 0, 1);
-    body(context, worker);
-    return;
-  }
+  if (threads <= 1) return Pool::RunAlone(body, context);
   t_pool.Run(threads, body, context);
 }
 

@@ -15,6 +15,7 @@ struct TeamState {
 
   Counter ranges[2][kMaxRanges];                      ///< items handed out of each; used in turn
   bool may_spin = false;                              ///< at barriers
+  std::atomic<std::int64_t> slept_ns = 0;             ///< at barriers, after a spin in vain
   alignas(64) std::atomic<std::int32_t> waiting = 0;  ///< threads at the present barrier
   alignas(64) std::atomic<std::uint32_t> round = 0;   ///< barriers passed
 };
@@ -86,9 +87,11 @@ void RunTeamImpl(int threads, TeamBody body, void* context) noexcept;
 
 /// Calls body(worker) on `threads` threads at once and returns when all are done. The calling
 /// thread is one of them; the others are its own, kept between calls and asleep when there is
-/// nothing to do. The system may give fewer: worker.count() is the true number. Denormals count as
-/// zero inside, and each thread's floating-point state is afterwards what it was. `body` must not
-/// throw. A team within a team is one more set of threads.
+/// nothing to do. The system may give fewer: worker.count() is the true number. On a machine so
+/// busy that a team mostly sleeps at its barriers, waiting for one that has no CPU, the calling
+/// thread works alone for ten times as long as was slept. Denormals count as zero inside, and each
+/// thread's floating-point state is afterwards what it was. `body` must not throw. A team within a
+/// team is one more set of threads.
 template <class Body>
 void RunTeam(int threads, Body&& body) noexcept {
   internal::RunTeamImpl(

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "manyhead/isa.h"
@@ -177,6 +179,33 @@ TEST(Team, AThreadLeavesTheCpuOfAnotherAndKeepsItsMask) {
     apart += cpus[0] != cpus[1] ? 1 : 0;
   }
   EXPECT_GT(apart, kTries / 2);
+}
+
+TEST(Team, WorksAloneForAWhileAfterSleepingThroughATeam) {
+  if (DefaultThreads() < 2) GTEST_SKIP() << "one CPU only";
+  const auto count = [](int sleeps_ms) {
+    int members = 0;
+    RunTeam(2, [&](Worker& worker) {
+      if (worker.index() == 0) members = worker.count();
+      if (worker.index() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(sleeps_ms));
+      worker.Barrier();
+    });
+    return members;
+  };
+  // On a busy machine any team may be followed by work alone: what is asked for comes in the end.
+  const auto comes = [&](int sleeps_ms, int members) {
+    for (int i = 0; i < 200; ++i) {
+      if (count(sleeps_ms) == members) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    return false;
+  };
+  std::thread([&] {  // a thread has teams of its own
+    ASSERT_TRUE(comes(30, 2));
+    EXPECT_EQ(count(0), 1);  // for 300 ms
+    EXPECT_TRUE(comes(0, 2));
+  })
+      .join();
 }
 
 TEST(Team, AForkedProcessHasThreadsOfItsOwn) {

@@ -116,6 +116,14 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("num_attention_heads = 0; expected a whole number from 1 to", done.stderr)
 
+    def test_combinations_of_lists_that_do_not_divide_are_left_out(self):
+        done = memory("--d-model", 256, "--heads", "2,4", "--kv-heads", "1,4,0", "-o", "json")
+        self.assertEqual([(row["num_heads"], row["num_kv_heads"]) for row in json.loads(done.stdout)],
+                         [(2, 1), (2, 2), (4, 1), (4, 4), (4, 4)])
+        self.assertIn("2 heads with 4 key/value heads are left out", done.stderr)
+        self.assertEqual(done.stderr.count("left out"), 1)
+        self.assertEqual(memory("--d-model", 256, "--heads", "2,4", "--kv-heads", "3,8").returncode, 2)
+
     def test_warnings_go_to_stderr_once(self):
         done = memory("--d-model", 64, "--heads", 4, "-c", "64,128", "-o", "json")
         self.assertEqual(done.stderr.count("warning: head_dim = 16"), 1)

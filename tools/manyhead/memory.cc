@@ -49,7 +49,13 @@ std::optional<WeightType> FindWeightType(const std::string& name) {
 }
 
 Result<std::vector<std::shared_ptr<const ModelShape>>> Shapes(const Flags& flags) {
-  if (!flags.from_file) return MakeShapes(flags.sweep);
+  if (!flags.from_file) {
+    std::vector<std::string> left_out;
+    auto shapes = MakeShapes(flags.sweep, &left_out);
+    for (const std::string& what : left_out)
+      if (shapes.ok()) std::fprintf(stderr, "manyhead: warning: %s\n", what.c_str());
+    return shapes;
+  }
   Result<ModelShape> shape = Status();
   if (!flags.config.empty()) {
     const Result<std::string> text = ReadFile(flags.config);

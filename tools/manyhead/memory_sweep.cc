@@ -61,7 +61,8 @@ Json LayerJson(const LayerConfig& config, const LayerPlan& layer, std::int64_t i
 
 }  // namespace
 
-Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(const SweepFlags& flags) {
+Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(
+    const SweepFlags& flags, std::vector<std::string>* left_out) {
   std::size_t count = 1;
   for (const auto* list : {&flags.d_models, &flags.heads, &flags.kv_heads, &flags.head_dims,
                            &flags.layers, &flags.ffn_dims, &flags.vocabs})
@@ -83,6 +84,13 @@ Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(const SweepFla
     params.num_heads = pick(flags.heads);
     params.d_model = pick(flags.d_models);
     if (flags.ffn_widths > 0) params.ffn_dim = flags.ffn_widths * params.d_model;
+    const bool last = i + 1 == count && shapes.empty();
+    if (params.num_kv_heads > 0 && params.num_heads % params.num_kv_heads != 0 && !last) {
+      left_out->push_back(std::to_string(params.num_heads) + " heads with " +
+                          std::to_string(params.num_kv_heads) +
+                          " key/value heads are left out: not a multiple");
+      continue;
+    }
     Result<ModelShape> shape = MakeModelShape(params);
     if (!shape.ok()) return shape.status();
     shapes.push_back(std::make_shared<const ModelShape>(*std::move(shape)));
