@@ -166,16 +166,19 @@ TEST(StepTimer, AThreadThatIsWaitedForWorksAndTheOtherWaits) {
   StepTimer timer;
   timer.SetProfile(&profile, 2);
   int threads = 0;
-  RunTeam(2, [&](Worker& worker) {
-    timer.Begin(worker);
-    if (worker.index() == 0) threads = worker.count();
-    if (worker.index() == 1) std::this_thread::sleep_for(milliseconds(40));
-    worker.Barrier();
-    timer.Mark(worker, StepPhase::kDown);
-    if (worker.index() == 0) std::this_thread::sleep_for(milliseconds(20));
-    worker.ForEach(1, [](std::int64_t) {});
-    timer.Mark(worker, StepPhase::kHead);
-  });
+  std::thread([&] {  // whose teams have not slept yet
+    RunTeam(2, [&](Worker& worker) {
+      timer.Begin(worker);
+      if (worker.index() == 0) threads = worker.count();
+      if (worker.index() == 1) std::this_thread::sleep_for(milliseconds(40));
+      worker.Barrier();
+      timer.Mark(worker, StepPhase::kDown);
+      if (worker.index() == 0) std::this_thread::sleep_for(milliseconds(20));
+      worker.ForEach(1, [](std::int64_t) {});
+      timer.Mark(worker, StepPhase::kHead);
+    });
+  })
+      .join();
   timer.Collect();
   if (threads < 2) GTEST_SKIP() << "the system gave one thread";
   // The mean of two threads: one slept, the other waited.
