@@ -19,22 +19,29 @@ constexpr int kLeft = 64, kRight = 16, kTop = 40, kBottom = 48;
 constexpr int kLegendLine = 22, kLegendTop = 36;
 constexpr std::size_t kStyles = 6;  // colours, dashes and marks before they repeat
 
+// Colours are plain properties of classes: many programs that draw SVG know no variables. The media
+// rules that override them come last.
 constexpr const char* kStyle = R"css(
-  .figure { --ink: #1b1f24; --faint: #d0d7de; --paper: #ffffff; --s0: #0550ae; --s1: #bc4c00;
-    --s2: #1a7f37; --s3: #8250df; --s4: #bf3989; --s5: #4d5560; color-scheme: light dark;
-    font: 13px system-ui, sans-serif; }
-  @media (prefers-color-scheme: dark) {
-    .figure { --ink: #e6edf3; --faint: #3d444d; --paper: #0d1117; --s0: #79c0ff; --s1: #ffa657;
-      --s2: #7ee787; --s3: #d2a8ff; --s4: #ff9bce; --s5: #b1bac4; } }
-  @media print {
-    .figure { --ink: #000; --faint: #bbb; --paper: #fff; --s0: #000; --s1: #000; --s2: #000;
-      --s3: #555; --s4: #555; --s5: #555; } }
-  .paper { fill: var(--paper); }
-  .figure text { fill: var(--ink); }
+  .figure { color-scheme: light dark; font: 13px system-ui, sans-serif; }
+  .paper { fill: #ffffff; }
+  .mark { stroke-width: 1.5; fill: #ffffff; }
+  text { fill: #1b1f24; }
   .title { font-weight: 600; }
-  .grid { stroke: var(--faint); stroke-width: 1; }
+  .grid { stroke: #d0d7de; stroke-width: 1; }
   .line { fill: none; stroke-width: 2; }
-  .mark { stroke-width: 1.5; fill: var(--paper); }
+  .s0 { stroke: #0550ae; } .s1 { stroke: #bc4c00; } .s2 { stroke: #1a7f37; }
+  .s3 { stroke: #8250df; } .s4 { stroke: #bf3989; } .s5 { stroke: #4d5560; }
+  @media (prefers-color-scheme: dark) {
+    .paper, .mark { fill: #0d1117; }
+    text { fill: #e6edf3; }
+    .grid { stroke: #3d444d; }
+    .s0 { stroke: #79c0ff; } .s1 { stroke: #ffa657; } .s2 { stroke: #7ee787; }
+    .s3 { stroke: #d2a8ff; } .s4 { stroke: #ff9bce; } .s5 { stroke: #b1bac4; } }
+  @media print {
+    .paper, .mark { fill: #fff; }
+    text { fill: #000; }
+    .grid { stroke: #bbb; }
+    .s0, .s1, .s2 { stroke: #000; } .s3, .s4, .s5 { stroke: #555; } }
 )css";
 
 std::string Escape(std::string_view text) {
@@ -168,14 +175,13 @@ class PanelWriter {
                                                      "M0,-5L5,0L0,5L-5,0z",
                                                      "M0,5L5,-4L-5,-4z",
                                                      "M-4,-4L4,4M4,-4L-4,4"};
-    out << "<path class='mark' stroke='var(--s" << style << ")' transform='translate(" << x << ","
-        << y << ")' d='" << kShapes[style] << "'/>\n";
+    out << "<path class='mark s" << style << "' transform='translate(" << x << "," << y << ")' d='"
+        << kShapes[style] << "'/>\n";
   }
 
   static std::string LineStyle(std::size_t style) {
     static constexpr const char* kDashes[kStyles] = {"none", "7 4", "2 3", "9 3 2 3", "4 2", "1 4"};
-    return "class='line' stroke='var(--s" + std::to_string(style) + ")' stroke-dasharray='" +
-           kDashes[style] + "'";
+    return "class='line s" + std::to_string(style) + "' stroke-dasharray='" + kDashes[style] + "'";
   }
 
  private:
