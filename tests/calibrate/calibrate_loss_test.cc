@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
@@ -13,6 +11,7 @@
 
 #include "manyhead/calibrate.h"
 #include "manyhead/session.h"
+#include "tests/support/model_files.h"
 
 /// What small caches may cost: int8 on all heads, and a calibrated mix within 40 % of f16's bytes.
 /// A model that is absent is a visible skip; tools/fetch_model.py brings it.
@@ -23,22 +22,6 @@ namespace {
 constexpr double kInt8Rise = 0.005;
 constexpr double kCalibratedRise = 0.02;
 constexpr std::int64_t kTokens = 400;
-
-std::string FindModel(const std::string& name) {
-  if (name == "bundled") return std::string(MANYHEAD_SOURCE_DIR) + "/tools/models/bundled.gguf";
-  const char* folder = std::getenv("MANYHEAD_MODEL_DIR");
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::filesystem::path path;
-  if (folder != nullptr && *folder != '\0')
-    path = folder;
-  else if (cache != nullptr && *cache != '\0')
-    path = std::filesystem::path(cache) / "manyhead/models";
-  else
-    path = std::filesystem::path(home == nullptr ? "" : home) / ".cache/manyhead/models";
-  path /= name + ".gguf";
-  return std::filesystem::exists(path) ? path.string() : "";
-}
 
 class Loss : public ::testing::TestWithParam<const char*> {
  protected:

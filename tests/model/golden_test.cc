@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -15,6 +14,7 @@
 
 #include "manyhead/session.h"
 #include "tests/support/isas.h"
+#include "tests/support/model_files.h"
 
 // Real models against logits that another implementation computed: data/*.json say which model
 // file, how the reference was made, and how close its first two logits came (min_margin). A model
@@ -32,23 +32,6 @@ constexpr std::size_t kLong = 100;  // tokens of a prompt whose mean says someth
 
 std::string DataFile(const std::string& name) {
   return std::string(MANYHEAD_SOURCE_DIR) + "/tests/model/data/" + name;
-}
-
-/// The model's file, "" when it has not been fetched.
-std::string FindModel(const std::string& name) {
-  if (name == "bundled") return std::string(MANYHEAD_SOURCE_DIR) + "/tools/models/bundled.gguf";
-  const char* folder = std::getenv("MANYHEAD_MODEL_DIR");
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  std::filesystem::path path;
-  if (folder != nullptr && *folder != '\0')
-    path = folder;
-  else if (cache != nullptr && *cache != '\0')
-    path = std::filesystem::path(cache) / "manyhead/models";
-  else
-    path = std::filesystem::path(home == nullptr ? "" : home) / ".cache/manyhead/models";
-  path /= name + ".gguf";
-  return std::filesystem::exists(path) ? path.string() : "";
 }
 
 double Mean(const std::vector<double>& values) {

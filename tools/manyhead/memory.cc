@@ -188,30 +188,6 @@ int Run(const Flags& flags) {
   return Stdout::Finish();
 }
 
-/// Numbers separated by commas, "32k" being 32 * 1024.
-void AddSizeList(CLI::App& app, const std::string& flag, std::vector<std::int64_t>* values,
-                 IntRange range, const std::string& help) {
-  app.add_option_function<std::string>(
-         flag,
-         [=](const std::string& text) {
-           values->clear();
-           for (const std::string& item : CLI::detail::split(text, ',')) {
-             const std::optional<std::int64_t> value = ParseSize(item);
-             if (!value || *value < range.min || *value > range.max)
-               throw CLI::ValidationError(
-                   flag, "'" + EscapeLine(item) + "' is not a whole number from " +
-                             std::to_string(range.min) + " to " + std::to_string(range.max) +
-                             ", nor one of k or m");
-             values->push_back(*value);
-           }
-           if (values->empty() || text.ends_with(','))
-             throw CLI::ValidationError(
-                 flag, "'" + EscapeLine(text) + "' is not a list of numbers separated by commas");
-         },
-         help)
-      ->type_name("N,...");
-}
-
 void AddKvTypes(CLI::App& app, std::vector<KvTypes>* types) {
   app.add_option_function<std::string>(
          "--kv-type",

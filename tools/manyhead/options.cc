@@ -110,6 +110,21 @@ CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std
       help);
 }
 
+CLI::Option* AddSizeList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
+                         IntRange range, const std::string& help) {
+  return AddList(
+      app, flags, values, "N,...", "",
+      [range](const std::string& name, const std::string& text) {
+        const std::optional<std::int64_t> value = ParseSize(text);
+        if (!value || *value < range.min || *value > range.max)
+          Reject(name, text,
+                 "a whole number from " + std::to_string(range.min) + " to " +
+                     std::to_string(range.max) + ", nor one of k or m");
+        return *value;
+      },
+      help);
+}
+
 CLI::Option* AddRealList(CLI::App& app, const std::string& flags, std::vector<double>* values,
                          RealRange range, const std::string& help) {
   std::string default_text;

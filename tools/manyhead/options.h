@@ -37,6 +37,9 @@ CLI::Option* AddReal(CLI::App& app, const std::string& flags, float* value, Real
 /// Numbers separated by commas.
 CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
                         IntRange range, const std::string& help);
+/// The same, "32k" being 32 * 1024; the help shows no default.
+CLI::Option* AddSizeList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
+                         IntRange range, const std::string& help);
 CLI::Option* AddRealList(CLI::App& app, const std::string& flags, std::vector<double>* values,
                          RealRange range, const std::string& help);
 /// One of `choices`, the first being the default.
