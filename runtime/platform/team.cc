@@ -153,13 +153,18 @@ class Pool {
     }
   }
 
-  /// Whether the team's threads slept for a quarter of their time and more decides whether the next
-  /// are worth it. Beside CPUs that are all taken each barrier waits for a time slice of others,
-  /// milliseconds in which one thread alone decodes many tokens of a small model.
+  /// Teams whose threads slept for a quarter of their time and more, three in a row, are not worth
+  /// it; one may be an accident. Beside CPUs that are all taken each barrier waits for a time slice
+  /// of others, milliseconds in which one thread alone decodes many tokens of a small model.
   void RestAfter(std::int64_t start, std::int64_t slept) noexcept {
+    constexpr int kBadTeams = 3;
     constexpr std::int64_t kRest = 10, kMostNanoseconds = 1'000'000'000;
     const std::int64_t now = SteadyNanoseconds();
-    if (slept * 4 < (now - start) * count_) return;
+    if (slept * 4 < (now - start) * count_) {
+      bad_teams_ = 0;
+      return;
+    }
+    if (++bad_teams_ < kBadTeams) return;
     alone_until_ = now + std::min(slept * kRest, kMostNanoseconds);
   }
 
@@ -202,6 +207,7 @@ class Pool {
     body_(context_, worker);
   }
 
+  int bad_teams_ = 0;             ///< in a row
   std::int64_t alone_until_ = 0;  ///< no teams before it
   pid_t process_ = getpid();      ///< whose threads the helpers are
   std::vector<std::unique_ptr<Helper>> helpers_;
