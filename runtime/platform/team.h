@@ -89,9 +89,9 @@ void RunTeamImpl(int threads, TeamBody body, void* context) noexcept;
 /// thread is one of them; the others are its own, kept between calls and asleep when there is
 /// nothing to do. The system may give fewer: worker.count() is the true number. On a machine so
 /// busy that team after team mostly sleeps at its barriers, waiting for one that has no CPU, the
-/// calling thread works alone for ten times as long as the last one slept. Denormals count as zero inside, and each
-/// thread's floating-point state is afterwards what it was. `body` must not throw. A team within a
-/// team is one more set of threads.
+/// calling thread works alone for ten times as long as the last one slept. Denormals count as zero
+/// inside, and each thread's floating-point state is afterwards what it was. `body` must not throw.
+/// A team within a team is one more set of threads.
 template <class Body>
 void RunTeam(int threads, Body&& body) noexcept {
   internal::RunTeamImpl(
