@@ -179,10 +179,12 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
                                                            .math = options.math});
   if (!decoder.ok()) return decoder.status();
   if (options.kv_budget_bytes > 0) {
+    const Result<std::int64_t> token = KvCapacityBytes(*cache_params, 1, 1);
+    if (!token.ok()) return token.status();
+    const std::int64_t least = decoder->attention_bytes() + *token;
+    if (options.kv_budget_bytes < least)
+      return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, least, INT64_MAX);
     cache_params->capacity_bytes = options.kv_budget_bytes - decoder->attention_bytes();
-    if (cache_params->capacity_bytes <= 0)
-      return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, decoder->attention_bytes() + 1,
-                        INT64_MAX);
   }
   Result<SequenceCache> made =
       CreateSequenceCache(*std::move(cache_params), options.chunk, options.prefix_bytes);

@@ -145,9 +145,14 @@ TEST(SessionPolicy, TheCapCountsPagesTablesAndScratch) {
   options.kv_budget_bytes = INT64_MAX;
   Session roomy = *Session::Create(model, options);
   EXPECT_EQ(roomy.cache().params().capacity_bytes, whole.cache().params().capacity_bytes);
-  // What is refused names the least cap, one byte of cache beside the scratch.
+  // What is refused names the least cap: scratch and a sequence of one token.
   const std::string& message = refused.status().message();
-  const std::int64_t scratch = std::stoll(message.substr(message.find("expected ") + 9)) - 1;
+  const std::int64_t least = std::stoll(message.substr(message.find("expected ") + 9));
+  options.kv_budget_bytes = least - 1;
+  EXPECT_FALSE(Session::Create(model, options).ok());
+  options.kv_budget_bytes = least;
+  EXPECT_TRUE(Session::Create(model, options).ok());
+  const std::int64_t scratch = least - *KvCapacityBytes(whole.cache().params(), 1, 1);
   options.kv_budget_bytes = scratch + usage.used_bytes + usage.table_bytes;
   Session session = *Session::Create(model, options);
   EXPECT_EQ(session.cache().params().capacity_bytes, usage.used_bytes + usage.table_bytes);

@@ -6,6 +6,7 @@ usage: memory_test.py COMMAND SOURCE_DIR
 import csv
 import io
 import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -115,6 +116,30 @@ class PlanTest(unittest.TestCase):
         done = memory("--config", "-", text=json.dumps({**CONFIG, "num_attention_heads": 0}))
         self.assertEqual(done.returncode, 1)
         self.assertIn("num_attention_heads = 0; expected a whole number from 1 to", done.stderr)
+
+    def test_devices_pipes_and_endless_files_are_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = pathlib.Path(folder, "pipe")
+            os.mkfifo(fifo)
+            for path in ("/dev/zero", fifo, folder):
+                for flags in (("--config", path), ("--d-model", 64, "--heads", 1, "--kv-policy", path)):
+                    done = memory(*flags)
+                    self.assertIn(done.returncode, (1, 2), flags)
+                    self.assertIn(str(path), done.stderr)
+        done = memory("--d-model", 64, "--heads", 1, "--kv-policy", "budget(16)+recent(8)")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("at least sink + recent + 32", done.stderr)
+
+    def test_what_cannot_be_held_is_refused_before_it_is_written(self):
+        done = memory("--measure", "--d-model", 1 << 20, "--heads", 8192, "--layers", 100, "-c", 64)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "random weights take .*; .* has room for|of memory; .* are available")
+        done = memory("--measure", "--d-model", 1, "--heads", 1, "-c", 4, "-n", 1)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("head_dim = 1 cannot be measured", done.stderr)
+        done = memory(*TINY, "--measure", "--figure", "x.png")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("x.png", done.stderr)
 
     def test_combinations_of_lists_that_do_not_divide_are_left_out(self):
         done = memory("--d-model", 256, "--heads", "2,4", "--kv-heads", "1,4,0", "-o", "json")

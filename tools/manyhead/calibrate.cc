@@ -174,9 +174,10 @@ void AddBudget(CLI::App& app, ByteBudget* budget) {
          [=](const std::string& text) {
            const std::optional<ByteBudget> parsed = ParseByteBudget(text);
            if (!parsed)
-             throw CLI::ValidationError("--budget", "'" + EscapeLine(text) +
-                                                        "' is not a share such as 40%, nor bytes "
-                                                        "such as 12M or 12582912, above 0");
+             throw CLI::ValidationError("--budget",
+                                        "'" + EscapeLine(text) +
+                                            "' is not a share such as 40%, at most 200%, nor "
+                                            "bytes such as 12M or 12582912, above 0");
            *budget = *parsed;
          },
          "Most bytes of the cache: a share of what f16 takes for the context, or bytes, K, M or G "

@@ -1,5 +1,9 @@
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -122,10 +126,20 @@ Status LoadSession(const Flags& flags, Session& session, std::vector<TokenId>& p
 
 /// Before the work of which the file is to hold the result.
 Status CheckSaveFolder(const Flags& flags) {
-  const std::filesystem::path folder = std::filesystem::path(flags.save_session).parent_path();
+  if (flags.save_session.empty()) return {};
+  const std::filesystem::path path = flags.save_session;
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const auto fail = [&](const std::string& what) {
+    return Status(StatusCode::kIoError, flags.save_session + ": " + what);
+  };
   std::error_code ignored;
-  if (folder.empty() || std::filesystem::is_directory(folder, ignored)) return {};
-  return {StatusCode::kIoError, flags.save_session + ": there is no folder " + folder.string()};
+  if (!std::filesystem::is_directory(folder, ignored))
+    return fail("there is no folder " + folder.string());
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
+    return fail("expected the name of a regular file");
+  if (access(folder.c_str(), W_OK) != 0)
+    return fail("cannot write into " + folder.string() + ": " + std::strerror(errno));
+  return {};
 }
 
 /// The last token has been drawn, but not evaluated: then the next run would draw it again.
@@ -184,7 +198,13 @@ int Run(const Flags& flags) {
   const Result<GenerateResult> result = session->Generate(*prompt, options);
   prefill.Clear();
   decode.Clear();
-  if (!result.ok()) return Fail(result.status());
+  if (!result.ok()) {
+    if (human && prompt_shown) {
+      Stdout::Write("\n");  // the error has a line of its own
+      Stdout::Finish();
+    }
+    return Fail(result.status());
+  }
   show_prompt();
   const Status saved = SaveSession(flags, *session, prompt->size(), *result);
   if (human) {
@@ -276,10 +296,14 @@ Command AddGenerate(CLI::App& parent) {
       "  manyhead generate -m model.gguf --prompt-ids 2,818,5279 --top-logits 8 -o json\n"
       "  manyhead generate -p 'Once upon' --save-session story; manyhead generate --load-session "
       "story");
-  app->callback([flags] {
+  app->callback([flags, sub = app] {
     if (!flags->HasPrompt() && flags->load_session.empty())
       throw CLI::ValidationError(
           "generate", "a prompt is needed: -p TEXT, -f FILE, --prompt-ids or --load-session FILE");
+    for (const auto& [name, file] : {std::pair("--save-session", &flags->save_session),
+                                     std::pair("--load-session", &flags->load_session)})
+      if (sub->count(name) > 0 && file->empty())
+        throw CLI::ValidationError(name, "the file name is empty");
     for (const std::string& stop : flags->generate.stop)
       if (stop.empty()) throw CLI::ValidationError("--stop", "the text is empty");
   });

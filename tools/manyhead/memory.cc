@@ -58,9 +58,11 @@ Result<std::vector<std::shared_ptr<const ModelShape>>> Shapes(const Flags& flags
   }
   Result<ModelShape> shape = Status();
   if (!flags.config.empty()) {
-    const Result<std::string> text = ReadFile(flags.config);
+    const Result<std::string> text = ReadFile(flags.config, true);
     if (!text.ok()) return text.status();
     shape = ParseModelShape(*text, FindWeightType(flags.weight_type));
+    if (!shape.ok() && flags.config != "-")
+      shape = Status(shape.status().code(), flags.config + ": " + shape.status().message());
   } else {
     const Result<std::string> path = FindModel(flags.model);
     if (!path.ok()) return path.status();
@@ -297,7 +299,12 @@ Command AddMemory(CLI::App& parent) {
   app->add_option("--figure", flags->figure,
                   "Write a page with memory and speed against head count to FILE (HTML, or SVG by "
                   "its name)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check([](const std::string& name) {
+        for (const char* end : {".html", ".htm", ".svg"})
+          if (name.ends_with(end)) return std::string();
+        return "'" + EscapeLine(name) + "' does not end with .html, .htm or .svg";
+      });
   AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
   app->footer(
       "Every combination of the lists is planned. Bytes are exact: of pages of the KV cache (KV, "

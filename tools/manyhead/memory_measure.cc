@@ -12,6 +12,7 @@
 #include "tools/manyhead/apart.h"
 #include "tools/manyhead/bench_plan.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
 #include "tools/manyhead/random_model.h"
 #include "tools/manyhead/report.h"
@@ -22,27 +23,56 @@ namespace {
 
 constexpr std::int64_t kPromptStep = 2048;  // tokens between two looks at Ctrl-C
 
-/// The name of a file that is not there yet, and goes away with the object.
+std::string TempFolder() {
+  std::error_code error;
+  return std::filesystem::temp_directory_path(error).string();
+}
+
+/// An empty file without an entry in any folder: it is gone with the processes that hold it,
+/// whatever ends them.
 class TempFile {
  public:
   TempFile() {
-    std::error_code error;
-    std::string pattern = std::filesystem::temp_directory_path(error) / "manyhead-XXXXXX";
-    const int file = mkstemp(pattern.data());
-    if (file < 0) return;
-    close(file);
-    path_ = pattern;
+    std::string pattern = TempFolder() + "/manyhead-XXXXXX";
+    file_ = mkstemp(pattern.data());
+    if (file_ >= 0) unlink(pattern.c_str());
   }
   TempFile(const TempFile&) = delete;
   TempFile& operator=(const TempFile&) = delete;
   ~TempFile() {
-    if (!path_.empty()) unlink(path_.c_str());
+    if (file_ >= 0) close(file_);
   }
-  const std::string& path() const { return path_; }
+  /// Under which this process and its children open it; "" where none could be made.
+  std::string path() const { return file_ < 0 ? "" : "/proc/self/fd/" + std::to_string(file_); }
 
  private:
-  std::string path_;
+  int file_;
 };
+
+/// Whether the weights of `one`, if they are random, fit into the folder for temporary files, and
+/// what will be resident into memory.
+Status CheckRoom(const MemoryCase& one, bool random) {
+  const std::int64_t head_dim = one.shape->config.layers.front().head_dim;
+  if (random && head_dim < 2)
+    return Status(StatusCode::kUnsupported, "head_dim = " + std::to_string(head_dim) +
+                                                " cannot be measured; expected at least 2, which "
+                                                "rotary embedding turns");
+  const Result<MemoryPlan> plan = PlanMemory(*one.shape, one.options);
+  if (!plan.ok()) return plan.status();
+  std::error_code error;
+  const auto disk = std::filesystem::space(TempFolder(), error).available;
+  if (random && !error && static_cast<std::uintmax_t>(plan->weight_bytes) > disk)
+    return Status(StatusCode::kIoError, "random weights take " +
+                                            FormatBytes(static_cast<double>(plan->weight_bytes)) +
+                                            "; " + TempFolder() + " has room for " +
+                                            FormatBytes(static_cast<double>(disk)));
+  const std::int64_t memory = AvailableMemoryBytes();
+  if (memory > 0 && plan->total_bytes > memory)
+    return Status(StatusCode::kIoError,
+                  "running it takes " + FormatBytes(static_cast<double>(plan->total_bytes)) +
+                      " of memory; " + FormatBytes(static_cast<double>(memory)) + " are available");
+  return {};
+}
 
 Status Stopped() { return Status(StatusCode::kIoError, "interrupted"); }
 
@@ -115,11 +145,12 @@ Result<Json> RunCase(const MemoryCase& one, const MeasureOptions& options) {
 
 Result<std::optional<Json>> MeasureCase(const MemoryCase& one, const MeasureOptions& wanted) {
   MeasureOptions options = wanted;
+  if (Status status = CheckRoom(one, options.model.empty()); !status.ok()) return status;
   const TempFile file;
   if (options.model.empty()) {
     if (file.path().empty())
-      return Status(StatusCode::kIoError, "cannot make a file for random weights in " +
-                                              std::filesystem::temp_directory_path().string());
+      return Status(StatusCode::kIoError,
+                    "cannot make a file for random weights in " + TempFolder());
     if (Status status = WriteRandomModel(*one.shape, file.path()); !status.ok()) return status;
     options.model = file.path();
   }

@@ -2,6 +2,7 @@
 #include "manyhead/threads.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -232,10 +233,12 @@ void AddKvPolicy(CLI::App& app, SessionFlags* flags) {
              flags->kv_policy = text;
              return;
            }
-           const Result<std::string> file = ReadFile(text);
+           const bool is_file = std::filesystem::exists(text);
+           if (const Status policy = ParseKvPolicy(text).status(); !is_file)
+             Reject("--kv-policy", text, "a policy (" + policy.message() + "), nor a file");
+           const Result<std::string> file = ReadFile(text, true);
            if (!file.ok())
-             Reject("--kv-policy", text,
-                    "a policy, nor a file of them (" + file.status().message() + ")");
+             Reject("--kv-policy", text, "a file of policies (" + file.status().message() + ")");
            flags->kv_policy = *file;
          },
          "What each KV head keeps, and how: full, window(N), sink(N)+recent(N), "
@@ -288,14 +291,22 @@ Result<std::string> ReadText(const TextFlags& flags) {
   return ReadFile(flags.file.value_or("-"));
 }
 
-Result<std::string> ReadFile(const std::string& path) {
+Result<std::string> ReadFile(const std::string& path, bool settings) {
   const bool is_stdin = path == "-";
   const auto fail = [&](const std::string& reason) {
     return Status(StatusCode::kIoError,
                   (is_stdin ? "standard input" : path) + ": cannot be read: " + reason);
   };
-  const int file = is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK, opening a FIFO waits for its writer.
+  const int wait = settings ? O_NONBLOCK : 0;
+  const int file = is_stdin ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC | wait);
   if (file < 0) return fail(std::strerror(errno));
+  struct stat info = {};
+  if (settings && !is_stdin && fstat(file, &info) == 0 && !S_ISREG(info.st_mode)) {
+    close(file);
+    return fail("expected a regular file");
+  }
+  const std::size_t most = std::size_t{1} << (settings ? 26 : 31);
   std::string bytes;
   std::array<char, 1 << 16> block{};
   ssize_t count = 0;
@@ -303,6 +314,10 @@ Result<std::string> ReadFile(const std::string& path) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) break;
     bytes.append(block.data(), static_cast<std::size_t>(count));
+    if (bytes.size() > most) {
+      if (!is_stdin) close(file);
+      return fail("more than " + std::to_string(most) + " bytes");
+    }
   }
   const int error = errno;
   if (!is_stdin) close(file);

@@ -84,7 +84,9 @@ EncodeOptions ToEncodeOptions(const TextFlags& flags);
 /// The bytes of the text; of standard input if neither a text nor a file was named.
 Result<std::string> ReadText(const TextFlags& flags);
 
-/// The bytes of a file, "-" being standard input.
-Result<std::string> ReadFile(const std::string& path);
+/// The bytes of a file, "-" being standard input. Texts come from pipes too; `settings`, which are
+/// small, only from regular files.
+/// Errors   kIoError naming the file, also when it holds more than 2 GiB, settings 64 MiB.
+Result<std::string> ReadFile(const std::string& path, bool settings = false);
 
 }  // namespace manyhead::cli

@@ -48,7 +48,8 @@ std::optional<double> ParseReal(std::string_view text) {
 std::optional<ByteBudget> ParseByteBudget(std::string_view text) {
   if (text.ends_with('%')) {
     const std::optional<double> percent = ParseReal(text.substr(0, text.size() - 1));
-    if (!percent || !(*percent > 0)) return std::nullopt;
+    constexpr double kMostPercent = 200;  // f32
+    if (!percent || !(*percent > 0) || *percent > kMostPercent) return std::nullopt;
     return ByteBudget{.fraction = *percent / 100};
   }
   constexpr std::string_view kUnits = "KMG";
