@@ -20,8 +20,8 @@ constexpr std::int64_t kFirstSlots = 8;
 }  // namespace
 
 std::int64_t KvCache::Impl::SlotBytes(std::int64_t sequences) noexcept {
-  // A freed slot's number needs a place too.
-  return RoomFor(sequences, kFirstSlots) *
+  // A freed slot's number needs a place too. There are never more slots, whoever asks.
+  return RoomFor(std::min<std::int64_t>(sequences, kMaxSlots), kFirstSlots) *
          static_cast<std::int64_t>(sizeof(Slot) + sizeof(std::uint32_t));
 }
 

@@ -25,6 +25,12 @@ std::int64_t allocations_left = -1;  // negative: never fails
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+// The default ones call those above, but not where a sanitizer brings its own.
+[[gnu::noinline]] void* operator new[](std::size_t bytes) { return operator new(bytes); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { operator delete(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept {
+  operator delete(memory);
+}
 
 namespace manyhead {
 namespace {
