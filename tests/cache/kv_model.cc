@@ -99,9 +99,9 @@ void KvModel::Step() {
     Copy();
   } else if (choice < 91) {
     Rewrite();
-  } else if (choice < 93) {
+  } else if (choice < 92) {
     Save();
-  } else if (choice < 95) {
+  } else if (choice < 93) {
     Restore();
   } else {
     Free(AnyId());

@@ -14,11 +14,11 @@ void KvModel::Save() {
   std::vector<SequenceId> ids;
   std::vector<ModelSequence> saved;
   for (const auto& [id, sequence] : state_.sequences) {
-    if (Below(3) != 0) continue;
+    if (Below(2) != 0) continue;
     ids.push_back(id);
     saved.push_back(sequence);
   }
-  if (Below(4) == 0) {
+  if (Below(2) == 0) {
     ids = cache_.sequences();
     saved.clear();
     ASSERT_EQ(ids.size(), state_.sequences.size());
@@ -32,6 +32,7 @@ void KvModel::Save() {
 }
 
 void KvModel::Restore() {
+  while (Below(4) != 0 && !state_.sequences.empty()) Free(AnyId());  // beside others there is no room
   if (saved_.empty() || state_.sequences.size() + saved_.size() > 12) return;
   std::vector<std::map<int, int>> numbers(heads_.size());
   std::vector<ModelSequence> sequences;

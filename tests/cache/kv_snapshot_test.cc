@@ -171,26 +171,48 @@ TEST(KvSnapshot, EvictedTokensAreNotStored) {
   EXPECT_LE(sizes[1], 2 * 64 * 256 + 2048);
 }
 
-// Nothing of other texts, once stored in the same pages, gets into a file.
+// Nothing of other texts, once stored in the same pages, gets into a file: neither where no token
+// is nor in lanes of no element.
 TEST(KvSnapshot, PagesHaveOnlyWhatIsSaved) {
   const TempDir folder;
   std::string files[2];
   for (const bool used_before : {false, true}) {
     KvCache cache = *KvCache::Create(MixedParams());
-    if (used_before) {
-      const SequenceId secret = *cache.CreateSequence();
-      ASSERT_TRUE(Append(cache, secret, Serials(5000, 300)).ok());
-      ASSERT_TRUE(cache.Truncate(secret, 1).ok());
-      ASSERT_TRUE(cache.FreeSequence(secret).ok());
-    }
     const SequenceId id = *cache.CreateSequence();
-    ASSERT_TRUE(Append(cache, id, Serials(0, used_before ? 45 : 37)).ok());
+    ASSERT_TRUE(cache.Reserve(id, 45).ok());
+    const std::vector<KvLayerShape>& layers = cache.params().layers;
+    for (std::int64_t l = 0; l < std::ssize(layers); ++l) {
+      for (std::int64_t h = 0; h < layers[l].num_kv_heads; ++h) {
+        const kernels::KvHeadView view = cache.impl().HeadView(id, l, h);
+        for (std::int64_t s = 0; view.recent > 0 && s < 45; s += view.layout->page_size)
+          std::memset(view.pages[s / view.layout->page_size], used_before ? 0xEE : 0,
+                      static_cast<std::size_t>(view.layout->page_bytes));
+      }
+      const Rows rows = MakeRows(layers[l], l, Serials(0, 45));
+      ASSERT_TRUE(cache.Write(id, l, 0, 45, rows.k.data(), rows.v.data()).ok());
+    }
     ASSERT_TRUE(cache.Truncate(id, 37).ok());
     ASSERT_TRUE(cache.Drop(id, 8, 20).ok());
     ASSERT_TRUE(cache.Save(folder.File("s"), {&id, 1}).ok());
     files[used_before] = FileBytes(folder.File("s"));
   }
   EXPECT_TRUE(files[0] == files[1]);
+
+  // A page of 16 tokens that holds one, after a page that was full.
+  KvCacheParams params;
+  params.layers = {{1, 16, 16}};
+  params.k_type = params.v_type = KvType::kF32;
+  params.page_size = 16;
+  params.max_tokens = 20;
+  params.capacity_bytes = *KvCapacityBytes(params, 1, 20);
+  KvCache cache = *KvCache::Create(params);
+  const SequenceId id = *cache.CreateSequence();
+  ASSERT_TRUE(Append(cache, id, Serials(0, 17)).ok());
+  ASSERT_TRUE(cache.Save(folder.File("s"), {&id, 1}).ok());
+  const std::string bytes = FileBytes(folder.File("s"));
+  std::vector<float> page(2 * 16 * 16);
+  std::memcpy(page.data(), bytes.data() + bytes.size() - 8 - 2048, 2048);
+  EXPECT_LE(std::count_if(page.begin(), page.end(), [](float x) { return x != 0; }), 32);
 }
 
 TEST(KvSnapshot, ConvertsTypesOnRequest) {
@@ -323,7 +345,8 @@ TEST(KvSnapshot, AKillLeavesTheOldFileOrTheNew) {
   std::mt19937 random(7);
   int unfinished = 0;
   std::int64_t last = -1;
-  for (int round = 0; round < 60; ++round) {
+  // Some of the kills must come while a file is written; how many depends on the disk.
+  for (int round = 0; round < 60 || (unfinished == 0 && round < 600); ++round) {
     int finished[2];
     ASSERT_EQ(pipe(finished), 0);
     const pid_t child = fork();
@@ -365,7 +388,7 @@ TEST(KvSnapshot, AKillLeavesTheOldFileOrTheNew) {
     for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
       if (entry.path() != path) unfinished += std::filesystem::remove(entry.path());
   }
-  EXPECT_GT(unfinished, 5) << "some of the kills must come while a file is written";
+  EXPECT_GT(unfinished, 0);
 }
 
 }  // namespace
