@@ -32,7 +32,8 @@ void KvModel::Save() {
 }
 
 void KvModel::Restore() {
-  while (Below(4) != 0 && !state_.sequences.empty()) Free(AnyId());  // beside others there is no room
+  while (Below(4) != 0 && !state_.sequences.empty())
+    Free(AnyId());  // beside others there is no room
   if (saved_.empty() || state_.sequences.size() + saved_.size() > 12) return;
   std::vector<std::map<int, int>> numbers(heads_.size());
   std::vector<ModelSequence> sequences;
