@@ -54,8 +54,8 @@ class Worker {
     // The other counters were last read before the barrier that ended the phase before this one,
     // and are next read after the barrier that ends this one.
     if (index_ == 0) {
-      for (auto& counter : state_->ranges[phase_ ^ 1])
-        counter.next.store(0, std::memory_order_relaxed);
+      for (int r = 0; r < ranges; ++r)
+        state_->ranges[phase_ ^ 1][r].next.store(0, std::memory_order_relaxed);
     }
     auto& counters = state_->ranges[phase_];
     phase_ ^= 1;

@@ -39,12 +39,15 @@ constexpr WeightType kWeightTypes[] = {WeightType::kF16,  WeightType::kBf16, Wei
                                        WeightType::kQ8_0, WeightType::kQ4_0, WeightType::kQ4_K,
                                        WeightType::kQ6_K};
 
+std::string FlagName(WeightType type) {
+  std::string name = WeightTypeName(type);
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
 std::optional<WeightType> FindWeightType(const std::string& name) {
-  for (const WeightType type : kWeightTypes) {
-    std::string lower = WeightTypeName(type);
-    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    if (lower == name) return type;
-  }
+  for (const WeightType type : kWeightTypes)
+    if (FlagName(type) == name) return type;
   return std::nullopt;
 }
 
@@ -231,12 +234,7 @@ void AddShape(CLI::App& app, Flags& flags) {
   app.add_flag("--post-norms", sweep.shape.post_norms,
                "Norms also after attention and feed-forward");
   std::vector<std::string> names;
-  for (const WeightType type : kWeightTypes) {
-    std::string name = WeightTypeName(type);
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    names.push_back(std::move(name));
-  }
+  for (const WeightType type : kWeightTypes) names.push_back(FlagName(type));
   AddChoice(app, "--weight-type", &flags.weight_type, names, "How matrices are stored");
 }
 
