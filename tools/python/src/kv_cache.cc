@@ -147,10 +147,9 @@ void BindUsage(nb::module_& module) {
 using CacheClass = nb::class_<Cache>;
 
 /// How sequences come, grow, shrink and go.
-void BindSequences(CacheClass& cache) {
+void BindSequences(CacheClass& type) {
   using nb::arg;
-  cache
-      .def("create_sequence",
+  type.def("create_sequence",
            [](Cache& self) {
              return static_cast<std::int32_t>(
                  Take(Change(self, [](KvCache& cache) { return cache.CreateSequence(); })));
@@ -210,10 +209,9 @@ void BindSequences(CacheClass& cache) {
 }
 
 /// What sequences hold.
-void BindContents(CacheClass& cache) {
+void BindContents(CacheClass& type) {
   using nb::arg;
-  cache
-      .def("write", &Write, arg("sequence"), arg("layer"), arg("position"), arg("k").noconvert(),
+  type.def("write", &Write, arg("sequence"), arg("layer"), arg("position"), arg("k").noconvert(),
            arg("v").noconvert())
       .def("read", &Read, arg("sequence"), arg("layer"), arg("position"), arg("k").noconvert(),
            arg("v").noconvert())
