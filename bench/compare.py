@@ -14,6 +14,7 @@ import argparse
 import datetime
 import html
 import json
+import math
 import os
 import pathlib
 import re
@@ -168,26 +169,32 @@ def cases_of(args, peers, folder):
 
 
 def svg(rows):
-    """Bars of the ratios, a line at 1; readable in light and dark."""
+    """Bars of the ratios from the line of equality, on a logarithmic axis; readable in light and dark."""
     colours = {"ggml": 0, "llama.cpp": 0, "ONNX Runtime": 1, "PyTorch": 2}
     bars = [(row["case"], peer, ratio) for row in rows for peer, ratio in row["ratios"].items()]
-    longest = max([1, *(ratio for _, _, ratio in bars)])
+    octaves = [math.log2(ratio) for _, _, ratio in bars]
+    low, high = math.floor(min([0, *octaves])), math.ceil(max([1, *octaves]))
     height, left, width = 22, 390, 420
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 70}" height="{height * len(bars) + 40}" '
+
+    def x(octave):
+        return left + (octave - low) / (high - low) * width
+
+    bottom = 30 + height * len(bars)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 70}" height="{bottom + 10}" '
              'font-family="sans-serif" font-size="12" role="img" aria-label="time of each peer over ours">',
-             "<style>text{fill:#222}.p0{fill:#3572b0}.p1{fill:#b0653a}.p2{fill:#5a8f3c}.one{stroke:#888}"
+             "<style>text{fill:#222}.p0{fill:#3572b0}.p1{fill:#b0653a}.p2{fill:#5a8f3c}.one{stroke:#888}.tick{stroke:#8884}"
              "@media(prefers-color-scheme:dark){text{fill:#ddd}.p0{fill:#6aa5e0}.p1{fill:#e09a6a}.p2{fill:#8fc46e}}"
              "</style>"]
-    for i, (case, peer, ratio) in enumerate(bars):
-        y = 30 + i * height
+    for octave in range(low, high + 1):
+        name = "equal" if octave == 0 else f"{2 ** octave:g}"
+        parts.append(f'<line class="{"tick" if octave else "one"}" x1="{x(octave):.1f}" x2="{x(octave):.1f}" y1="20" '
+                     f'y2="{bottom}"/><text x="{x(octave):.1f}" y="14" text-anchor="middle">{name}</text>')
+    for i, ((case, peer, ratio), octave) in enumerate(zip(bars, octaves)):
+        y, begin, end = 30 + i * height, x(min(0, octave)), x(max(0, octave))
         parts.append(f'<text x="{left - 8}" y="{y + 11}" text-anchor="end">{html.escape(case)}, {peer}</text>'
-                     f'<rect class="p{colours[peer]}" x="{left}" y="{y}" width="{ratio / longest * width:.1f}" '
-                     'height="15"/>'
-                     f'<text x="{left + ratio / longest * width + 5:.1f}" y="{y + 11}">{ratio:.2f}</text>')
-    one = left + width / longest
-    parts.append(f'<line class="one" x1="{one:.1f}" x2="{one:.1f}" y1="20" y2="{30 + height * len(bars)}"/>'
-                 f'<text x="{one:.1f}" y="14" text-anchor="middle">equal</text></svg>')
-    return "\n".join(parts) + "\n"
+                     f'<rect class="p{colours[peer]}" x="{begin:.1f}" y="{y}" width="{end - begin:.1f}" height="15"/>'
+                     f'<text x="{end + 5:.1f}" y="{y + 11}">{ratio:.2f}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def merge(path, rows):

@@ -6,6 +6,7 @@
 
 #include "manyhead/kv_cache.h"
 #include "runtime/cache/page_layout.h"
+#include "runtime/platform/json.h"
 
 namespace manyhead {
 namespace {
@@ -124,8 +125,9 @@ Status ApplyEntry(const std::string& where, const Json& entry, Heads* heads) {
 }
 
 Status ApplyJson(std::string_view text, Heads* heads) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Invalid("the text is no valid JSON");
+  const Result<Json> parsed = ParseJson(text, JsonKeys::kUnique);
+  if (!parsed.ok()) return Invalid(parsed.status().message());
+  const Json& json = *parsed;
   if (!json.is_object() || !json.contains("heads") || !json["heads"].is_array())
     return Invalid("expected an object with a list \"heads\"");
   for (const auto& [key, value] : json.items())

@@ -1,15 +1,15 @@
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <utility>
 
 #include "runtime/memory/shape_spec.h"
+#include "runtime/platform/json.h"
 
 namespace manyhead {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr ShapeNames kNames = {.where = "config.json: ",
                                .d_model = "hidden_size",
@@ -265,12 +265,13 @@ Result<ModelShape> ParseObject(const Json& json, std::optional<WeightType> weigh
 }  // namespace
 
 Result<ModelShape> ParseModelShape(std::string_view text, std::optional<WeightType> weight_type) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object())
-    return Status(StatusCode::kInvalidArgument,
-                  std::string(kNames.where)
-                      .append(json.is_discarded() ? "no valid JSON" : Reader::Show(json))
-                      .append("; expected an object"));
+  const Result<Json> parsed = ParseJson(text, JsonKeys::kLastCounts);
+  const std::string problem = !parsed.ok()          ? parsed.status().message()
+                              : parsed->is_object() ? std::string()
+                                                    : Reader::Show(*parsed);
+  if (!problem.empty())
+    return Status(StatusCode::kInvalidArgument, kNames.where + problem + "; expected an object");
+  const Json& json = *parsed;
   // Models that read pictures too keep the decoder's part in an object of its own.
   if (!json.contains(kNames.d_model) && json.contains("text_config") &&
       json["text_config"].is_object())

@@ -99,10 +99,16 @@ TEST(KvHeads, APolicyAloneIsForAllHeads) {
 }
 
 TEST(KvHeads, WrongJsonIsRefusedNamingTheEntry) {
+  constexpr std::size_t kDeep = 1 << 20;  // a recursive walk would run out of stack
+  const std::string deep =
+      R"({"heads": [)" + std::string(kDeep, '[') + std::string(kDeep, ']') + "]}";
   const struct {
     const char *text, *message;
   } cases[] = {
       {R"js({)js", "the text is no valid JSON"},
+      {R"js({"heads": [{"policy": "full", "policy": "off"}]})js",
+       "the text has the key \"policy\" twice"},
+      {deep.c_str(), "the text is nested more than 64 deep"},
       {R"js([])js", "expected an object with a list \"heads\""},
       {R"js({"heads": 3})js", "expected an object with a list \"heads\""},
       {R"js({"heads": [], "head": 1})js", "has the key \"head\"; expected heads"},
