@@ -170,6 +170,14 @@ class AttentionPlan {
   /// are not used; kProbs reads the `lse` that Run wrote.
   Status Weights(const AttentionTensors& tensors, LogitStage stage, float* weights) noexcept;
 
+  /// The same over one layer of a paged cache, for the last q_len tokens of `sequence`: the softmax
+  /// weights [H, q_len, kv_len] of the Run that wrote `lse` [q_len, H], while the cache is as it
+  /// was. q [q_len, H, D]. 0 for keys that are hidden, evicted or not stored. A row sums to 1, or 1
+  /// minus its sink logit's share e^(sink_logit - lse); one that sees no key is 0.
+  Status Weights(const KvCache& cache, std::int64_t layer, SequenceId sequence, std::int64_t q_len,
+                 const float* q, const float* lse, float* weights,
+                 const AttentionBias& bias = {}) noexcept;
+
   /// How a Run of one request of these lengths over a cache of these types is done. Lengths within
   /// the plan's.
   Result<AttentionExplanation> Explain(KvType k_type, KvType v_type, std::int64_t q_len,

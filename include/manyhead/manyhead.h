@@ -4,6 +4,7 @@
 
 #include "manyhead/attention.h"
 #include "manyhead/calibrate.h"
+#include "manyhead/heads.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/memory.h"

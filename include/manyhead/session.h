@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "manyhead/heads.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
@@ -161,6 +162,20 @@ class Session {
   /// Adds where the time of each step goes to `*profile` from now on; null, as at first, measures
   /// nothing and costs nothing. `*profile` outlives the session or the next call.
   void SetProfile(StepProfile* profile);
+
+  /// Hands the attention weights of chosen heads and rows to options->on_row from now on, of
+  /// prompts and decoded tokens alike, once for each time a token is evaluated; null, as at first,
+  /// costs nothing. They are recomputed beside the usual kernels, so results keep their bits.
+  /// Errors   kInvalidArgument naming the head, position or option and what is expected; what was
+  ///          set before stays. Throws bad_alloc: memory for at least a position's rows is taken.
+  Status SetCapture(const CaptureOptions* options);
+
+  /// Collects in `*profile`, which is emptied, what every head does from now on; null, as at first,
+  /// costs nothing. `*profile` outlives the session or the next call. See HeadProfile.
+  /// Cost     4 H Dv^2 bytes and 2 d H Dv^2 flops for each layer, once; then some per cent of a
+  /// step. Errors   kInvalidArgument naming the option; what was set before stays. Throws
+  /// bad_alloc.
+  Status SetHeadProfile(HeadProfile* profile, const HeadProfileOptions& options = {});
 
   std::int64_t length() const noexcept;
   std::span<const TokenId> tokens() const noexcept;

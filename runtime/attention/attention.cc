@@ -226,6 +226,30 @@ Status AttentionPlan::Weights(const AttentionTensors& tensors, LogitStage stage,
   return Status();
 }
 
+Status AttentionPlan::Weights(const KvCache& cache, std::int64_t layer, SequenceId sequence,
+                              std::int64_t q_len, const float* q, const float* lse, float* weights,
+                              const AttentionBias& bias) noexcept {
+  constexpr const char* kName = "AttentionPlan::Weights";
+  const std::lock_guard turn(impl_->turn());
+  const std::int64_t qo_indptr[] = {0, q_len};
+  Status status = impl_->CheckLayer(cache, layer, kName);
+  if (status.ok()) status = impl_->Prepare(cache, {&sequence, 1}, qo_indptr, bias, kName);
+  if (!status.ok() || q_len == 0) return status;
+  const struct {
+    const char* name;
+    const float* data;
+  } pointers[] = {{"q", q}, {"lse", lse}, {"weights", weights}};
+  for (const auto& [name, data] : pointers) {
+    if (data != nullptr) continue;
+    std::ostringstream message;
+    message << kName << ": " << name << " = null; expected " << q_len << " tokens";
+    return Status(StatusCode::kInvalidArgument, message.str());
+  }
+  RunTeam(params().threads,
+          [&](Worker& worker) { impl_->CacheWeightsOn(worker, layer, q, lse, weights); });
+  return Status();
+}
+
 Result<AttentionExplanation> AttentionPlan::Explain(KvType k_type, KvType v_type,
                                                     std::int64_t q_len, std::int64_t kv_len) const {
   const struct {

@@ -106,6 +106,7 @@ AttentionBlock AttentionKeySource::Load(KeySpan span, KeySpan next) const noexce
   block.head_dim_v = plan_.params_.head_dim_v;
   if (view_.layout != nullptr) {
     LoadPages(block);
+    if (widens_) WidenPages(block);
   } else {
     PackKeys(block);
     PackValues(block);
@@ -125,7 +126,12 @@ AttentionBlock AttentionKeySource::Load(KeySpan span, KeySpan next) const noexce
 
 AttentionBlock AttentionKeySource::LoadKeys(KeySpan span) const noexcept {
   AttentionBlock block = MakeBlock(span);
-  PackKeys(block);
+  if (view_.layout != nullptr) {
+    LoadPages(block);
+    if (widens_) WidenKeys(block);
+  } else {
+    PackKeys(block);
+  }
   std::copy_n(block.k, kAttentionTiles, block.next_k);
   return block;
 }
@@ -161,20 +167,25 @@ void AttentionKeySource::LoadPages(AttentionBlock& block) const noexcept {
     block.k_scales[t] = k + layout.k_scale_bytes;
     block.v_scales[t] = v + layout.v_scale_bytes;
   }
-  if (widens_) WidenPages(block);
 }
 
-void AttentionKeySource::WidenPages(AttentionBlock& block) const noexcept {
+void AttentionKeySource::WidenKeys(AttentionBlock& block) const noexcept {
   const std::int64_t d = plan_.params_.head_dim;
-  for (std::int64_t t = 0; t < block.tiles; ++t) {
-    plan_.kernels_->widen_values(block.v_type, block.v[t], block.v_scales[t], plan_.v_row_,
-                                 t * kKvTile, scratch_.v);
-    if (block.k_type == KvType::kF32) continue;
+  for (std::int64_t t = 0; t < block.tiles && block.k_type != KvType::kF32; ++t) {
     float* to = scratch_.k + t * kKvTile * d;
     plan_.kernels_->widen_keys(block.k_type, block.k[t], block.k_scales[t], d, to);
     block.k[t] = to;
   }
-  block.k_type = block.v_type = KvType::kF32;
+  block.k_type = KvType::kF32;
+}
+
+void AttentionKeySource::WidenPages(AttentionBlock& block) const noexcept {
+  WidenKeys(block);
+  for (std::int64_t t = 0; t < block.tiles; ++t) {
+    plan_.kernels_->widen_values(block.v_type, block.v[t], block.v_scales[t], plan_.v_row_,
+                                 t * kKvTile, scratch_.v);
+  }
+  block.v_type = KvType::kF32;
   block.v_panels = scratch_.v;
 }
 

@@ -27,7 +27,7 @@ class AttentionKeySource {
   }
   /// The keys `span`, which lie in one block; those of `next` will be asked for after it.
   kernels::AttentionBlock Load(KeySpan span, KeySpan next) const noexcept;
-  /// Of plain tensors, without the values.
+  /// Without the values.
   kernels::AttentionBlock LoadKeys(KeySpan span) const noexcept;
 
   bool has_scores() const noexcept { return view_.scores != nullptr; }
@@ -48,6 +48,7 @@ class AttentionKeySource {
   const std::byte* ValueTile(std::int64_t position) const noexcept;
   static kernels::AttentionBlock MakeBlock(KeySpan span) noexcept;
   void LoadPages(kernels::AttentionBlock& block) const noexcept;
+  void WidenKeys(kernels::AttentionBlock& block) const noexcept;
   void WidenPages(kernels::AttentionBlock& block) const noexcept;
   void PackKeys(kernels::AttentionBlock& block) const noexcept;
   void PackValues(kernels::AttentionBlock& block) const noexcept;

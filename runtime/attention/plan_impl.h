@@ -21,6 +21,22 @@ struct KeySpan {
   std::int64_t end = 0;
 };
 
+/// What the rows of one query see: keys [0, sinks) and [begin, end), some of which may be hidden or
+/// not stored.
+struct SeenKeys {
+  std::int64_t sinks = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Where the attention weights of one KV head's query heads at one query go.
+struct AttentionRows {
+  float* weights = nullptr;  ///< [G] rows by key position
+  std::int64_t stride = 0;   ///< elements from row to row
+  std::int64_t length = 0;   ///< keys to write, all; 0: only those that SeenKeys names
+  float* entropy = nullptr;  ///< [G] -sum w ln w, nats; or null
+};
+
 class AttentionKeySource;
 class AttentionTileRows;
 
@@ -87,6 +103,31 @@ struct AttentionPlan::Impl {
 
   /// Stage `stage` of the tensors that Prepare saw; see AttentionPlan::Weights.
   void WeightsOn(Worker& worker, LogitStage stage, float* weights) noexcept;
+
+  /// The weights with which the last RunOn, over `layer`, attended: those of KV head `head` at
+  /// query `query` of request `request`. Dense q [T, H, D], lse [T, H] of that run. Called by the
+  /// threads of a team, each with its index, before anything is appended or evicted.
+  ///
+  /// lse is rounded to float, which for large logits shows in the sum of a row: the weights are
+  /// divided by it, so that with the sink logit's share they sum to 1. A row without keys is 0.
+  SeenKeys WeightsOf(int thread, std::int64_t layer, std::int64_t request, std::int64_t head,
+                     std::int64_t query, const float* q, const float* lse,
+                     const AttentionRows& to) const noexcept;
+  /// The share of head `head`'s sink logit in a row; 0 without one.
+  float SinkShare(std::int64_t head, float lse) const noexcept;
+  /// Bytes of keys and values of KV head `head` in `layer` that the queries of `request` see.
+  std::int64_t BytesSeen(std::int64_t layer, std::int64_t request,
+                         std::int64_t head) const noexcept;
+  /// Stage kProbs of the one request of Prepare over a cache: weights [H, q_len, kv_len].
+  void CacheWeightsOn(Worker& worker, std::int64_t layer, const float* q, const float* lse,
+                      float* weights) noexcept;
+
+  /// From now on each thread adds the nanoseconds that it works on KV head h to
+  /// nanoseconds[thread * stride + h]; null = off.
+  void TimeHeads(std::int64_t* nanoseconds, std::int64_t stride) noexcept {
+    head_times_ = nanoseconds;
+    head_times_stride_ = stride;
+  }
 
   AttentionExplanation Explain(KvType k_type, KvType v_type, std::int64_t q_len,
                                std::int64_t kv_len) const;
@@ -159,13 +200,24 @@ struct AttentionPlan::Impl {
   bool WantsSplit(std::int64_t whole_items, const Request& request) const noexcept;
   Status CutItems(const char* function) noexcept;
 
-  void RunItem(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
-  void MergeTile(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
+  /// Both return the KV head they worked on.
+  std::int64_t RunItem(const Tensors& tensors, const Scratch& scratch,
+                       std::int64_t item) const noexcept;
+  std::int64_t MergeTile(const Tensors& tensors, const Scratch& scratch,
+                         std::int64_t item) const noexcept;
+  /// Runs `item` by one of them, on the clock where heads are timed.
+  template <class Fn>
+  void RunTimed(int thread, const Fn& item) const noexcept;
   /// The keys of one head of the cache; none of plain tensors.
   kernels::KvHeadView KeysOf(const Request& request, std::int64_t layer,
                              std::int64_t head) const noexcept;
   void Finish(const Tensors& tensors, const AttentionTileRows& rows,
               const AttentionKeySource& source, const Scratch& scratch) const noexcept;
+  /// As large as divides a group.
+  std::int64_t GroupTileRows() const noexcept;
+  SeenKeys WeightsOfTile(const AttentionTileRows& rows, const AttentionKeySource& source,
+                         const Scratch& scratch, const float* lse,
+                         const AttentionRows& to) const noexcept;
 
   std::mutex turn_;
   AttentionParams params_;
@@ -179,6 +231,9 @@ struct AttentionPlan::Impl {
   std::int64_t thread_floats_ = 0;
   std::int64_t parts_floats_ = 0;
   std::unique_ptr<float, FreeScratch> scratch_;  ///< threads' parts, then partial states
+
+  std::int64_t* head_times_ = nullptr;
+  std::int64_t head_times_stride_ = 0;
 
   // What the last Prepare saw.
   const KvCache* cache_ = nullptr;             ///< null: plain tensors

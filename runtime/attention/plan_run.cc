@@ -5,6 +5,7 @@
 #include "runtime/attention/plan_impl.h"
 #include "runtime/attention/tile_rows.h"
 #include "runtime/cache/kv_cache_impl.h"
+#include "runtime/platform/clock.h"
 #include "runtime/platform/dcheck.h"
 
 namespace manyhead {
@@ -75,8 +76,8 @@ void AttentionPlan::Impl::Finish(const Tensors& tensors, const AttentionTileRows
   }
 }
 
-void AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch,
-                                  std::int64_t item) const noexcept {
+std::int64_t AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch,
+                                          std::int64_t item) const noexcept {
   const auto after = std::upper_bound(
       requests_.begin(), requests_.begin() + num_requests_, item,
       [](std::int64_t i, const Request& request) { return i < request.first_item; });
@@ -90,13 +91,13 @@ void AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch
   const kernels::KvHeadView keys = KeysOf(request, tensors.layer, head);
   const AttentionTileRows rows(*this, request, head, index, keys);
   const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
-  if (request.split && !SeesSplit(rows, source, request.SplitOf(part))) return;
+  if (request.split && !SeesSplit(rows, source, request.SplitOf(part))) return head;
   rows.PackQueries(tensors.q, scratch.q);
   if (request.split) {
     AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
                 rows.KernelTile(scratch.q, scratch.probs, PartOf(request, head, index, part)),
                 request.SplitOf(part));
-    return;
+    return head;
   }
   const std::int64_t first = source.From(rows, 0).begin / kAttentionSplit;
   std::int64_t next = AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
@@ -108,10 +109,11 @@ void AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch
     kernels_->merge(scratch.total, scratch.part, rows.rows(), v_row_);
   }
   Finish(tensors, rows, source, scratch);
+  return head;
 }
 
-void AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratch& scratch,
-                                    std::int64_t item) const noexcept {
+std::int64_t AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratch& scratch,
+                                            std::int64_t item) const noexcept {
   // Requests without tiles to merge share the number of the next one that has them, the last of
   // equals, which upper_bound finds.
   const auto after = std::upper_bound(
@@ -130,6 +132,18 @@ void AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratch& scrat
   }
   if (source.has_scores()) rows.PackQueries(tensors.q, scratch.q);
   Finish(tensors, rows, source, scratch);
+  return head;
+}
+
+template <class Fn>
+void AttentionPlan::Impl::RunTimed(int thread, const Fn& item) const noexcept {
+  if (head_times_ == nullptr) {
+    item();
+    return;
+  }
+  const std::int64_t begin = SteadyNanoseconds();
+  const std::int64_t head = item();
+  head_times_[thread * head_times_stride_ + head] += SteadyNanoseconds() - begin;
 }
 
 void AttentionPlan::Impl::RunOn(Worker& worker, std::int64_t layer,
@@ -138,9 +152,13 @@ void AttentionPlan::Impl::RunOn(Worker& worker, std::int64_t layer,
   MANYHEAD_DCHECK(worker.count() <= params_.threads);
   const Tensors tensors{layer, q, out, lse};
   const Scratch scratch = ScratchOf(worker.index());
-  worker.ForEach(items_, [&](std::int64_t i) { RunItem(tensors, scratch, i); });
+  worker.ForEach(items_, [&](std::int64_t i) {
+    RunTimed(worker.index(), [&] { return RunItem(tensors, scratch, i); });
+  });
   if (merges_ == 0) return;
-  worker.ForEach(merges_, [&](std::int64_t i) { MergeTile(tensors, scratch, i); });
+  worker.ForEach(merges_, [&](std::int64_t i) {
+    RunTimed(worker.index(), [&] { return MergeTile(tensors, scratch, i); });
+  });
 }
 
 void AttentionPlan::Impl::RunOn(Worker& worker, std::int64_t layer, const float* q, float* out,

@@ -20,6 +20,7 @@ class AttentionTileRows {
 
   std::int64_t rows() const noexcept { return rows_; }
   std::int64_t end() const noexcept { return end_; }
+  SeenKeys seen() const noexcept { return {sinks_, begin_, end_}; }
   std::int64_t query(std::int64_t row) const noexcept { return query_[row]; }
   std::int64_t head(std::int64_t row) const noexcept { return head_[row]; }
 

@@ -245,12 +245,37 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
                             rows, key_.data(), value_.data(), w.key.rows, w.value.rows);
   timer_.Mark(worker, StepPhase::kRotaryAndWrite);
   plans_[plan_index_[index]].impl().RunOn(worker, static_cast<std::int64_t>(index), query_.data(),
-                                          attended_.data(), nullptr);
+                                          attended_.data(), lse_.data());
   timer_.Mark(worker, StepPhase::kAttention);
   const LinearOutput output[] = {{&w.output, projected_.data(), d, OrNull(w.output_bias)}};
   RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output, LinearMath::kInt8,
             call.first_math());
   timer_.Mark(worker, StepPhase::kAttentionOutput);
+  if (attention_tap_ != nullptr) ShowAttention(worker, call, index);
+}
+
+void Decoder::ShowAttention(Worker& worker, const Call& call, std::size_t layer) noexcept {
+  AttentionStep step;
+  step.layer = static_cast<std::int64_t>(layer);
+  step.position = call.position;
+  step.rows = call.rows();
+  step.query = query_.data();
+  step.lse = lse_.data();
+  step.attended = attended_.data();
+  step.projected = projected_.data();
+  step.plan = &plans_[plan_index_[layer]].impl();
+  attention_tap_->Observe(worker, step);
+  timer_.Skip(worker);
+}
+
+void Decoder::SetAttentionTap(AttentionTap* tap) {
+  std::int64_t heads = 0;
+  for (const LayerConfig& layer : model_->config.layers) heads = std::max(heads, layer.num_heads);
+  lse_ = tap == nullptr ? AlignedBuffer<float>() : AlignedBuffer<float>(limits_.max_rows * heads);
+  attention_tap_ = tap;
+  for (AttentionPlan& plan : plans_)
+    plan.impl().TimeHeads(tap == nullptr ? nullptr : tap->head_times(),
+                          tap == nullptr ? 0 : tap->head_times_stride());
 }
 
 void Decoder::RotateHeads(const LayerConfig& layer, const LayerWeights& w,
@@ -337,7 +362,7 @@ std::int64_t Decoder::attention_bytes() const noexcept {
 std::int64_t Decoder::scratch_bytes() const noexcept {
   std::int64_t bytes = linear_->size_bytes() + attention_bytes();
   for (const AlignedBuffer<float>* buffer :
-       {&hidden_, &normed_, &projected_, &query_, &key_, &value_, &attended_, &gate_, &up_})
+       {&hidden_, &normed_, &projected_, &query_, &key_, &value_, &attended_, &lse_, &gate_, &up_})
     bytes += buffer->size_bytes();
   for (std::size_t i = 0; i < ropes_.size(); ++i)
     bytes += cosine_[i].size_bytes() + sine_[i].size_bytes();

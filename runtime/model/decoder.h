@@ -14,6 +14,7 @@
 #include "manyhead/model.h"
 #include "manyhead/rope.h"
 #include "runtime/linear/linear.h"
+#include "runtime/model/attention_tap.h"
 #include "runtime/model/step_timer.h"
 #include "runtime/model/weights.h"
 #include "runtime/platform/aligned_buffer.h"
@@ -63,6 +64,10 @@ class Decoder {
   /// Null = off.
   void SetQueryTap(QueryTap tap) noexcept { query_tap_ = std::move(tap); }
 
+  /// Shows every layer's attention to `*tap`, which outlives the decoder or the next call; null =
+  /// off, which costs a test of a pointer per layer. Throws bad_alloc.
+  void SetAttentionTap(AttentionTap* tap);
+
   /// Times steps into `*profile` from now on; null = off.
   void SetProfile(StepProfile* profile) { timer_.SetProfile(profile, limits_.threads); }
   /// Adds what a step of `rows` tokens, the last of `length`, had to read and compute.
@@ -78,6 +83,7 @@ class Decoder {
   void Embed(Worker& worker, const Call& call) noexcept;
   void ForgetEmbedding() const noexcept;
   void Attend(Worker& worker, const Call& call, std::size_t layer) noexcept;
+  void ShowAttention(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void RotateHeads(const LayerConfig& layer, const LayerWeights& w, std::int64_t row) noexcept;
   void FeedForward(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void AddAndNormalize(Worker& worker, std::int64_t rows, const std::vector<float>& post_norm,
@@ -92,6 +98,7 @@ class Decoder {
   DecoderLimits limits_;
   StepTimer timer_;
   QueryTap query_tap_;
+  AttentionTap* attention_tap_ = nullptr;
   std::vector<Rope> ropes_;              // as in ModelConfig
   std::vector<AttentionPlan> plans_;     // one for each distinct layer shape
   std::vector<std::size_t> plan_index_;  // [layer]
@@ -101,6 +108,7 @@ class Decoder {
   AlignedBuffer<float> normed_;     // [M, d]
   AlignedBuffer<float> projected_;  // [M, d] output of attention and feed-forward
   AlignedBuffer<float> query_, key_, value_, attended_;  // [M, H*D], [M, K*D], [M, K*Dv], [M, H*Dv]
+  AlignedBuffer<float> lse_;                             // [M, H] for the attention tap, else empty
   AlignedBuffer<float> gate_, up_;                       // [M, F]
   std::vector<AlignedBuffer<float>> cosine_, sine_;      // [rope][M, rotary_dim / 2]
 };

@@ -52,6 +52,12 @@ void StepTimer::MarkLane(int thread, StepPhase phase) noexcept {
   lane.waited = 0;
 }
 
+void StepTimer::SkipLane(int thread) noexcept {
+  Lane& lane = lanes_[static_cast<std::size_t>(thread)];
+  lane.last_mark = SteadyNanoseconds();
+  lane.waited = 0;
+}
+
 void StepTimer::Collect() noexcept {
   if (profile_ == nullptr) return;
   const auto used = static_cast<double>(

@@ -26,6 +26,10 @@ class StepTimer {
   void Mark(const Worker& worker, StepPhase phase) noexcept {
     if (profile_ != nullptr) MarkLane(worker.index(), phase);
   }
+  /// What passed since the mark before belongs to no phase.
+  void Skip(const Worker& worker) noexcept {
+    if (profile_ != nullptr) SkipLane(worker.index());
+  }
   /// Called by one thread after the region.
   void Collect() noexcept;
 
@@ -40,6 +44,7 @@ class StepTimer {
 
   void BeginLane(Worker& worker) noexcept;
   void MarkLane(int thread, StepPhase phase) noexcept;
+  void SkipLane(int thread) noexcept;
 
   StepProfile* profile_ = nullptr;
   std::vector<Lane> lanes_;

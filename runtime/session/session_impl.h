@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "manyhead/session.h"
+#include "runtime/heads/head_observer.h"
 #include "runtime/model/decoder.h"
 #include "runtime/platform/aligned_buffer.h"
 
@@ -32,6 +33,7 @@ struct Session::Impl {
   std::int64_t logits_length = -1;    // at which `logits` were computed; -1: not for these tokens
   std::int64_t many_rows = 0;         // the first tokens that were evaluated in steps of many rows
   std::uint64_t next_seed = 0;
+  HeadObserver observer{};  // the decoder's tap while it is not idle
 
   std::int64_t length() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
   std::int64_t vocab() const noexcept { return logits.size(); }
