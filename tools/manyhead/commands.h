@@ -19,6 +19,9 @@ Command AddCalibrate(CLI::App& parent);
 Command AddBench(CLI::App& parent);
 /// Below `bench`.
 Command AddBenchAttention(CLI::App& bench);
+Command AddHeads(CLI::App& parent);
+/// Below `heads`.
+Command AddHeadsProfile(CLI::App& heads);
 Command AddInfo(CLI::App& parent);
 Command AddMemory(CLI::App& parent);
 

@@ -33,7 +33,7 @@ int RunCommandLine(int argc, char** argv) {
       "MANYHEAD_ISA=scalar|avx2|avx512|amx lowers the instruction set.");
   const Command commands[] = {AddGenerate(app),  AddTokenize(app), AddPerplexity(app),
                               AddCalibrate(app), AddBench(app),    AddMemory(app),
-                              AddInfo(app)};
+                              AddHeads(app),     AddInfo(app)};
   std::string name = "manyhead";
   try {
     app.parse(argc, argv);
