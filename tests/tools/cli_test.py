@@ -56,7 +56,8 @@ class CommandTest(unittest.TestCase):
 class UsageTest(CommandTest):
     def test_every_subcommand_helps_with_examples(self):
         for command in ([], ["generate"], ["tokenize"], ["perplexity"], ["calibrate"], ["bench"],
-                        ["bench", "attention"], ["info"]):
+                        ["bench", "attention"], ["info"], ["heads"], ["heads", "profile"],
+                        ["heads", "report"]):
             result = self.succeed(*command, "--help")
             self.assertIn(b"Examples:", result.stdout)
             self.assertEqual(result.stderr, b"")

@@ -22,6 +22,7 @@ Command AddBenchAttention(CLI::App& bench);
 Command AddHeads(CLI::App& parent);
 /// Below `heads`.
 Command AddHeadsProfile(CLI::App& heads);
+Command AddHeadsReport(CLI::App& heads);
 Command AddInfo(CLI::App& parent);
 Command AddMemory(CLI::App& parent);
 

@@ -9,7 +9,11 @@ Command AddHeads(CLI::App& parent) {
   CLI::App* app =
       parent.add_subcommand("heads", "See what each attention head of a model does, and change it");
   app->require_subcommand(1);
-  const std::vector<Command> commands = {AddHeadsProfile(*app)};
+  app->footer(
+      "Examples:\n"
+      "  manyhead heads profile -m gemma3-270m -f book.txt\n"
+      "  manyhead heads report -m gemma3-270m -f book.txt -o report.html");
+  const std::vector<Command> commands = {AddHeadsProfile(*app), AddHeadsReport(*app)};
   return {app, [commands] {
             for (const Command& command : commands)
               if (command.app->parsed()) return command.run();

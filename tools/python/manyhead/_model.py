@@ -212,6 +212,43 @@ class Model:
             budget_fraction=budget_fraction, context=context, types=list(types), evict=evict, math=math,
             threads=threads, isa=isa, chunk=chunk, probe_tokens=probe_tokens)
 
+    def attention(self, layer: int, head: int, ids: Text | Sequence[int] | NDArray[Any],
+                  **session: Any) -> NDArray[np.float32]:
+        """The attention weights ``[n, n]`` of one query head over a text of n tokens: row i is what
+        query i gives to each key, 0 after it and where a window or policy hides the key.
+
+        Args:
+            layer, head: counted from 0.
+            ids: a text, or token ids ``[n]`` as they are.
+            **session: as in ``generate``; `context` is n where it is not given.
+        """
+        array = self._text_ids(ids)
+        out = np.empty((len(array), len(array)), np.float32)
+        session.setdefault("context", max(1, len(array)))
+        _core.head_attention(model=self._core, ids=array, options=_session_options(**session),
+                             layer=layer, head=head, out=out)
+        return out
+
+    def profile(self, text: Text | Sequence[int] | NDArray[Any], *, every: int = 8,
+                sink_tokens: int = 4, recent: int = 64, **session: Any) -> _core.HeadProfile:
+        """What every head costs and where it looks over a text: ``heads[layer][head]`` has seconds,
+        kv_bytes, and means over rows of the weights: entropy, sink_mass, mean_distance, ...
+
+        Args:
+            text: or token ids ``[n]`` as they are.
+            every: looks at the weights of every n-th token.
+            sink_tokens: how many first tokens sink_mass counts.
+            recent: how many last tokens recent_mass counts.
+            **session: as in ``generate``; `context` is n where it is not given.
+        """
+        array = self._text_ids(text)
+        session.setdefault("context", max(1, len(array)))
+        return _core.head_profile(model=self._core, ids=array, options=_session_options(**session),
+                                  every=every, sink_tokens=sink_tokens, recent=recent)
+
+    def _text_ids(self, text: Text | Sequence[int] | NDArray[Any]) -> NDArray[np.int32]:
+        return _ids(self.tokenize(text) if isinstance(text, (str, bytes)) else text)
+
 
 def _session_options(*, context: int = 0, k_type: KvTypeName = "f16", v_type: KvTypeName = "f16",
                      kv_policy: Policies | None = None, kv_budget_bytes: int = 0,

@@ -91,6 +91,7 @@ LogitTensor<T> LogitView(const Logits<T>& logits, const char* name, Shape expect
 
 void BindAttention(nb::module_& module);
 void BindCalibrate(nb::module_& module);
+void BindHeads(nb::module_& module);
 void BindKvCache(nb::module_& module);
 void BindLayer(nb::module_& module);
 void BindModel(nb::module_& module);

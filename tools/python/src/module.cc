@@ -35,4 +35,5 @@ NB_MODULE(_core, module) {
   BindLayer(module);
   BindModel(module);
   BindCalibrate(module);
+  BindHeads(module);
 }

@@ -1,0 +1,143 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/manyhead/commands.h"
+#include "tools/manyhead/heads_report_data.h"
+#include "tools/manyhead/heads_report_page.h"
+#include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/options.h"
+#include "tools/manyhead/output.h"
+#include "tools/manyhead/parse.h"
+#include "tools/manyhead/report.h"
+
+namespace manyhead::cli {
+namespace {
+
+struct Flags {
+  std::string model, output, metric = "entropy", head = "0.0", classes, effects;
+  TextFlags text;
+  SessionFlags session;
+  HeadProfileOptions profile{.every = 4};
+  std::int64_t tokens = HeadsReportOptions{}.tokens;
+  bool ascii = false;
+};
+
+/// "3.5": layer and head.
+std::optional<HeadId> ParseHead(const std::string& text) {
+  const std::size_t dot = text.find('.');
+  if (dot == std::string::npos) return std::nullopt;
+  const auto layer = ParseInt(std::string_view(text).substr(0, dot));
+  const auto head = ParseInt(std::string_view(text).substr(dot + 1));
+  if (!layer || !head) return std::nullopt;
+  return HeadId{*layer, *head};
+}
+
+Status Save(const std::string& path, const std::string& text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  bool done = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  int error = errno;
+  if (file != nullptr && std::fclose(file) != 0 && std::exchange(done, false)) error = errno;
+  return done ? Status()
+              : Status(StatusCode::kIoError, path + ": cannot be written: " + std::strerror(error));
+}
+
+Result<HeadsReportOptions> ReadOptions(const Flags& flags) {
+  HeadsReportOptions options;
+  options.tokens = flags.tokens;
+  options.profile = flags.profile;
+  for (const auto& [path, text] :
+       {std::pair(&flags.classes, &options.classes), std::pair(&flags.effects, &options.effects)}) {
+    if (path->empty()) continue;
+    Result<std::string> read = ReadFile(*path, true);
+    if (!read.ok()) return read.status();
+    *text = *std::move(read);
+  }
+  return options;
+}
+
+int Run(const Flags& flags) {
+  const Result<HeadsReportOptions> options = ReadOptions(flags);
+  if (!options.ok()) return Fail(options.status());
+  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
+  if (!model.ok()) return Fail(model.status());
+  const Result<std::string> text = ReadText(flags.text);
+  if (!text.ok()) return Fail(text.status());
+  const Result<std::vector<TokenId>> ids =
+      model->tokenizer().Encode(*text, ToEncodeOptions(flags.text));
+  if (!ids.ok()) return Fail(ids.status());
+  CatchInterrupt();
+  const Result<HeadsReport> report =
+      CollectHeadsReport(*model, ToSessionOptions(flags.session), *ids, *options);
+  if (!report.ok()) return Fail(report.status());
+  if (flags.ascii) {
+    const Result<std::string> page = HeadsReportText(*report, flags.metric, *ParseHead(flags.head));
+    if (!page.ok()) return Fail(page.status());
+    Stdout::Write(*page);
+    return Stdout::Finish();
+  }
+  const std::string page = HeadsReportPage(*report);
+  if (Status status = Save(flags.output, page); !status.ok()) return Fail(status);
+  Stdout::Write(EscapeLine(flags.output) + ": " + std::to_string(report->heads.size()) +
+                " heads, " + std::to_string(report->tokens.size()) + " tokens, " +
+                FormatBytes(static_cast<double>(page.size())) + "\n");
+  return Stdout::Finish();
+}
+
+void AddAscii(CLI::App& app, Flags* flags) {
+  app.add_flag("--ascii", flags->ascii, "Print to the terminal instead");
+  app.add_option("--metric", flags->metric, "With --ascii: what the grid shows")
+      ->type_name("KEY")
+      ->capture_default_str();
+  app.add_option("--head", flags->head, "With --ascii: whose weights, as LAYER.HEAD")
+      ->type_name("L.H")
+      ->capture_default_str()
+      ->check([](const std::string& text) {
+        return ParseHead(text) ? "" : "'" + EscapeLine(text) + "' is not LAYER.HEAD, as 3.5";
+      });
+}
+
+}  // namespace
+
+Command AddHeadsReport(CLI::App& heads) {
+  const auto flags = std::make_shared<Flags>();
+  CLI::App* app = heads.add_subcommand("report", "One page to look into every head");
+  AddModel(*app, &flags->model);
+  AddText(*app, &flags->text);
+  app->add_option("-o,--output", flags->output, "The page to write")->type_name("FILE");
+  AddAscii(*app, flags.get());
+  app->add_option("--classes", flags->classes, "What `heads classify -o json` wrote")
+      ->type_name("FILE");
+  app->add_option("--effects", flags->effects, "What `heads ablate --each -o json` wrote")
+      ->type_name("FILE");
+  AddInt(*app, "--tokens", &flags->tokens, {1, 512},
+         "Tokens whose weights are shown; fewer where the page would exceed about 8 MiB");
+  AddInt(*app, "--every", &flags->profile.every, {1},
+         "Look at the weights of every n-th token for the numbers");
+  AddInt(*app, "--sink-tokens", &flags->profile.sink_tokens, {0},
+         "First tokens that count as sink");
+  AddInt(*app, "--recent", &flags->profile.recent, {1}, "Last tokens that count as recent");
+  AddThreads(*app, &flags->session.threads);
+  AddContext(*app, &flags->session);
+  AddKvTypeAndMath(*app, &flags->session);
+  AddKvPolicy(*app, &flags->session);
+  app->footer(
+      "The page needs nothing beside itself: a grid of all heads by any number, the weights of one "
+      "or\n"
+      "two heads over the text's first tokens, memory by head. FILE#3.5,4.2 opens with these "
+      "heads.\n"
+      "Examples:\n"
+      "  manyhead heads report -m gemma3-270m -f book.txt -o report.html\n"
+      "  manyhead heads report -p 'x7k2qz x7k2qz x7k' --every 1 --ascii --head 1.0");
+  app->callback([flags] {
+    if (flags->output.empty() && !flags->ascii)
+      throw CLI::ValidationError("heads report", "-o FILE or --ascii is needed");
+  });
+  return {app, [flags] { return Run(*flags); }};
+}
+
+}  // namespace manyhead::cli
