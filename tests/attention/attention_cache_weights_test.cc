@@ -64,9 +64,8 @@ void CheckWeights(AttentionPlan& plan, const KvCache& cache, SequenceId id,
   const double bound = RelativeBound(shape, gain);
   for (std::int64_t h = 0; h < H; ++h)
     for (std::int64_t t = 0; t < T; ++t) {
-      double sum = shape.sink_logits.empty()
-                       ? 0
-                       : std::exp(double{shape.sink_logits[h]} - double{lse[t * H + h]});
+      const double sink = shape.sink_logits.empty() ? -HUGE_VAL : double{shape.sink_logits[h]};
+      double sum = sink == -HUGE_VAL ? 0 : std::exp(sink - double{lse[t * H + h]});
       bool sees = sum > 0;
       for (std::int64_t s = 0; s < S; ++s) {
         const std::int64_t i = (h * T + t) * S + s;

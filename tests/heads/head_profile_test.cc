@@ -159,11 +159,15 @@ TEST(HeadProfile, BytesAreThoseThatAreSeen) {
                      profile.heads[layer][head].kv_bytes - prompt.heads[layer][head].kv_bytes);
   };
   const double window = 6 * 2 + 16 * 2, mixed = 6 * 4 + 16 * 2;  // rows of V have 16 places
-  EXPECT_EQ(bytes(0, 1), std::pair(100 * window / 3, 25 * window / 3));
-  EXPECT_EQ(bytes(0, 5), std::pair(100 * window / 3, 25 * window / 3));
-  EXPECT_NEAR(bytes(1, 0).first, 100 * mixed / 3, 1e-9);
-  EXPECT_NEAR(bytes(1, 0).second, 23 * mixed / 3, 1e-9);
-  EXPECT_EQ(bytes(1, 4), std::pair(0.0, 0.0));
+  const auto expect = [&](std::size_t layer, std::size_t head, double prompt_bytes,
+                          double step_bytes) {
+    EXPECT_NEAR(bytes(layer, head).first, prompt_bytes, 1e-9);
+    EXPECT_NEAR(bytes(layer, head).second, step_bytes, 1e-9);
+  };
+  expect(0, 1, 100 * window / 3, 25 * window / 3);
+  expect(0, 5, 100 * window / 3, 25 * window / 3);
+  expect(1, 0, 100 * mixed / 3, 23 * mixed / 3);
+  expect(1, 4, 0, 0);
   EXPECT_EQ(profile.heads[1][4].rows, 0);
   EXPECT_EQ(profile.heads[1][4].effective_tokens(), 0);
 }

@@ -5,6 +5,7 @@ usage: cli_heads_test.py COMMAND SOURCE_DIR
 """
 import base64
 import csv
+import functools
 import html.parser
 import io
 import json
@@ -23,13 +24,18 @@ HOSTILE = (b"</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>&
            b"\x00\x01\x1b[31m\r\n\t\x7f\xc3\xa9\xff\xfe\xe2\x80\xae\xe2\x80\xa8\xed\xa0\x80 %DATA% %SCRIPT%")
 
 
+@functools.cache
+def layers_of_bundled():
+    return json.loads(cli_test.run("info", "-m", "bundled", "-o", "json").stdout)["model"]["layers"]
+
+
 class ProfileTest(cli_test.CommandTest):
     def test_every_head_in_every_format(self):
         flags = ("heads", "profile", "-f", str(TEXT), "-c", "300", "--every", "5", "-t", "1")
         result = self.json(*flags)
         heads = result["heads"]
         layers = 1 + max(head["layer"] for head in heads)
-        info = self.json("info")["model"]["layers"]
+        info = layers_of_bundled()
         self.assertEqual(layers, len(info))
         self.assertEqual([(head["layer"], head["head"]) for head in heads],
                          [(layer, head) for layer in range(layers)
@@ -194,7 +200,7 @@ class ReportTest(cli_test.CommandTest):
 
     def test_what_it_refuses(self):
         report = ("heads", "report", "-p", "abcdef", "--every", "1")
-        layers = len(self.json("info")["model"]["layers"])
+        layers = len(layers_of_bundled())
         self.fail_with(2, "-o FILE or --ascii is needed", *report)
         self.fail_with(2, "'3' is not LAYER.HEAD, as 3.5", *report, "--ascii", "--head", "3")
         self.fail_with(1, f"layer = {layers}; expected 0 to {layers - 1}", *report, "--ascii", "--head",
