@@ -5,13 +5,14 @@
 #include <string>
 
 #include "manyhead/kv_cache.h"
+#include "runtime/platform/printable.h"
 
 namespace manyhead {
 namespace {
 
 Status Invalid(std::string_view text, const std::string& what) {
   std::ostringstream message;
-  message << "ParseKvPolicy: '" << text << "': " << what;
+  message << "ParseKvPolicy: '" << Printable(text) << "': " << what;
   return Status(StatusCode::kInvalidArgument, message.str());
 }
 
@@ -58,7 +59,8 @@ Status ReadParts(std::string_view text, Parts* parts) {
     const std::string_view name = rest.substr(0, plus);
     const std::optional<Part> part = ParsePart(name);
     const auto wrong = [&](const char* expected) {
-      return Invalid(text, std::string("part '").append(name).append("'; expected ") + expected);
+      return Invalid(
+          text, std::string("part '").append(Printable(name)).append("'; expected ") + expected);
     };
     if (!part) return wrong("a name and a whole number in brackets, as in window(512)");
     if (part->name == "full" || part->name == "off") {

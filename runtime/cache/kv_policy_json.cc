@@ -7,6 +7,7 @@
 #include "manyhead/kv_cache.h"
 #include "runtime/cache/page_layout.h"
 #include "runtime/platform/json.h"
+#include "runtime/platform/printable.h"
 
 namespace manyhead {
 namespace {
@@ -25,7 +26,7 @@ Status Invalid(const Parts&... parts) {
 }
 
 std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return Printable(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 /// A number, or "first-last".

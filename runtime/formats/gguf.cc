@@ -8,8 +8,8 @@
 
 #include "runtime/formats/gguf_parse.h"
 #include "runtime/formats/gguf_value.h"
-#include "runtime/formats/printable.h"
 #include "runtime/platform/mapped_file.h"
+#include "runtime/platform/printable.h"
 
 namespace manyhead {
 

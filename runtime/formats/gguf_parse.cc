@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "runtime/formats/printable.h"
+#include "runtime/platform/printable.h"
 
 static_assert(std::endian::native == std::endian::little, "GGUF is read in place, as stored");
 

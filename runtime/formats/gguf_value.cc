@@ -5,7 +5,7 @@
 #include <iterator>
 #include <limits>
 
-#include "runtime/formats/printable.h"
+#include "runtime/platform/printable.h"
 
 namespace manyhead {
 namespace {

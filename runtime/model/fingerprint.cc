@@ -7,9 +7,9 @@
 #include <span>
 #include <sstream>
 
-#include "runtime/formats/printable.h"
 #include "runtime/model/weights.h"
 #include "runtime/platform/checksum.h"
+#include "runtime/platform/printable.h"
 
 namespace manyhead {
 namespace {

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/platform/printable.h"
+
 namespace manyhead {
 
 using Json = nlohmann::ordered_json;
@@ -21,7 +23,7 @@ Result<Json> ParseJson(std::string_view text, JsonKeys keys) {
     if (event == Json::parse_event_t::key && keys == JsonKeys::kUnique &&
         !seen.back().insert(parsed.get_ref<const std::string&>()).second)
       error = "the text has the key " +
-              parsed.dump(-1, ' ', false, Json::error_handler_t::replace) + " twice";
+              Printable(parsed.dump(-1, ' ', true, Json::error_handler_t::replace)) + " twice";
     return error.empty();
   };
   Json json = Json::parse(text.begin(), text.end(), look, /*allow_exceptions=*/false);

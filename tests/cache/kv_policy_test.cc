@@ -39,6 +39,7 @@ TEST(KvPolicy, WrongTextsAreRefusedNamingThePart) {
   const struct {
     const char *text, *message;
   } cases[] = {{"", "part ''; expected full"},
+               {"a\nb", "ParseKvPolicy: 'a\\x0ab': part 'a\\x0ab'; expected full"},
                {"all", "part 'all'; expected full, window(n)"},
                {"window", "part 'window'; expected a number in brackets"},
                {"window()", "part 'window()'; expected a name and a whole number"},

@@ -1,6 +1,5 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -40,10 +39,6 @@ KvCacheParams Params(KvType type) {
   return params;
 }
 
-void Check(bool condition) {
-  if (!condition) std::abort();
-}
-
 /// Goes through all that a restored sequence may be asked for.
 void Use(KvCache& cache, SequenceId id) {
   volatile float sum = 0;
@@ -52,31 +47,30 @@ void Use(KvCache& cache, SequenceId id) {
       for (std::int64_t s = 0; s < cache.length(id); ++s) {
         if (!cache.Holds(id, layer, head, s)) continue;
         float k[4], v[33];
-        Check(cache.Read(id, layer, head, s, k, v).ok());
+        FuzzCheck(cache.Read(id, layer, head, s, k, v).ok());
         sum = sum + k[0] + v[0];
       }
   const std::int64_t length = cache.length(id);
   if (length <= 180 && Append(cache, id, Serials(0, 20)).ok())
-    Check(cache.length(id) == length + 20);
+    FuzzCheck(cache.length(id) == length + 20);
   if (const Result<SequenceId> fork = cache.Fork(id); fork.ok()) {
-    Check(cache.Truncate(*fork, length / 2).ok());
-    Check(cache.Drop(*fork, 0, length / 3).ok() || cache.Evict(*fork).ok());
-    Check(cache.FreeSequence(*fork).ok());
+    FuzzCheck(cache.Truncate(*fork, length / 2).ok());
+    FuzzCheck(cache.Drop(*fork, 0, length / 3).ok() || cache.Evict(*fork).ok());
+    FuzzCheck(cache.FreeSequence(*fork).ok());
   }
   if (!cache.Evict(id).ok()) return;
-  Check(cache.Truncate(id, length / 2).ok());
+  FuzzCheck(cache.Truncate(id, length / 2).ok());
 }
 
 void Restore(KvCache& cache, const std::string& path, bool convert_types) {
   const Result<KvRestored> restored = cache.Restore(path, {"fp", convert_types});
   if (restored.ok()) {
     for (const SequenceId id : restored->sequences) Use(cache, id);
-    for (const SequenceId id : restored->sequences) Check(cache.FreeSequence(id).ok());
+    for (const SequenceId id : restored->sequences) FuzzCheck(cache.FreeSequence(id).ok());
   } else {
-    const std::string& message = restored.status().message();
-    Check(!message.empty() && message.find('\n') == std::string::npos);
+    FuzzCheckMessage(restored.status().message());
   }
-  Check(cache.usage().used_bytes == 0 && cache.sequences().empty());
+  FuzzCheck(cache.usage().used_bytes == 0 && cache.sequences().empty());
 }
 
 }  // namespace
@@ -89,7 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static KvCache other = *KvCache::Create(Params(KvType::kInt8));
   std::string bytes(reinterpret_cast<const char*>(data), size);
   for (int i = 0; i < 2; ++i) {
-    Check(memory.Set(bytes));
+    FuzzCheck(memory.Set(bytes));
     Restore(same, memory.path(), false);
     Restore(other, memory.path(), true);
     manyhead::testing::Resign(bytes);
@@ -100,16 +94,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 std::vector<std::string> FuzzSeeds() {
   KvCache cache = *KvCache::Create(Params(KvType::kF16));
   const SequenceId a = *cache.CreateSequence(), empty = *cache.CreateSequence();
-  for (int i = 0; i < 5; ++i) Check(Append(cache, a, Serials(i * 20, 20)).ok());
-  Check(cache.Drop(a, 3, 40).ok());
+  for (int i = 0; i < 5; ++i) FuzzCheck(Append(cache, a, Serials(i * 20, 20)).ok());
+  FuzzCheck(cache.Drop(a, 3, 40).ok());
   const SequenceId b = *cache.Fork(a);
-  Check(Append(cache, b, Serials(7, 10)).ok());
+  FuzzCheck(Append(cache, b, Serials(7, 10)).ok());
   const std::vector<std::vector<SequenceId>> sets = {{a, empty, b}, {empty}, {b}};
   std::vector<std::string> seeds;
   const manyhead::testing::TempDir folder;
   const std::string path = folder.File("seed");
   for (const std::vector<SequenceId>& ids : sets) {
-    Check(cache.Save(path, ids, {"fp", "user data"}).ok());
+    FuzzCheck(cache.Save(path, ids, {"fp", "user data"}).ok());
     std::ifstream file(path, std::ios::binary);
     seeds.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }

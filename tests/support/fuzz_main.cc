@@ -1,13 +1,16 @@
 // Runs a fuzz target without libFuzzer.
 //
 //   NAME                   its seeds and 20,000 damaged variants, the same ones each time
-//   NAME FILE...           the files, e.g. the crash that a fuzzer has found
+//   NAME --variants N      the same with N variants
+//   NAME FILE... FOLDER... the files, e.g. the crash that a fuzzer has found
 //   NAME --write-seeds DIR the seeds as files, to start a fuzzer from
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -46,6 +49,22 @@ std::string Damaged(std::string input, std::mt19937* random) {
   return input;
 }
 
+/// The file, or all files of the folder.
+bool RunFiles(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> files = {path};
+  if (std::filesystem::is_directory(path))
+    files.assign(std::filesystem::directory_iterator(path), {});
+  for (const std::filesystem::path& name : files) {
+    std::ifstream file(name, std::ios::binary);
+    if (!file) {
+      std::fprintf(stderr, "%s: cannot open\n", name.c_str());
+      return false;
+    }
+    Run(std::string(std::istreambuf_iterator<char>(file), {}));
+  }
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -56,20 +75,17 @@ int main(int argc, char** argv) {
           << seeds[i];
     return 0;
   }
-  if (argc > 1) {
+  const bool chosen = argc == 3 && std::strcmp(argv[1], "--variants") == 0;
+  if (argc > 1 && !chosen) {
     for (int i = 1; i < argc; ++i) {
-      std::ifstream file(argv[i], std::ios::binary);
-      if (!file) {
-        std::fprintf(stderr, "%s: cannot open\n", argv[i]);
-        return 1;
-      }
-      Run(std::string(std::istreambuf_iterator<char>(file), {}));
+      if (!RunFiles(argv[i])) return 1;
     }
     return 0;
   }
   for (const std::string& seed : seeds) Run(seed);
-  constexpr int kVariants = 20000;
+  const long variants = chosen ? std::strtol(argv[2], nullptr, 10) : 20000;
   std::mt19937 random(1);
-  for (int i = 0; i < kVariants; ++i) Run(Damaged(seeds[i % seeds.size()], &random));
-  std::printf("%zu seeds and %d variants: no fault\n", seeds.size(), kVariants);
+  for (long i = 0; i < variants; ++i)
+    Run(Damaged(seeds[static_cast<std::size_t>(i) % seeds.size()], &random));
+  std::printf("%zu seeds and %ld variants: no fault\n", seeds.size(), variants);
 }

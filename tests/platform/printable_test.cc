@@ -1,4 +1,4 @@
-#include "runtime/formats/printable.h"
+#include "runtime/platform/printable.h"
 
 #include <gtest/gtest.h>
 

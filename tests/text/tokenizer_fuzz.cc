@@ -1,0 +1,127 @@
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/tokenizer.h"
+#include "tests/support/fuzz.h"
+#include "tests/support/fuzz_bytes.h"
+#include "tests/support/memory_file.h"
+#include "tests/text/vocab_files.h"
+
+using manyhead::Detokenizer;
+using manyhead::EncodeOptions;
+using manyhead::Result;
+using manyhead::TokenId;
+using manyhead::Tokenizer;
+using manyhead::testing::MemoryFile;
+using manyhead::testing::VocabFile;
+
+namespace {
+
+constexpr std::uint8_t kTexts = 3;  // kinds of inputs that are texts; others are vocabularies
+
+void AddWords(VocabFile& vocab, std::string_view space) {
+  vocab.Merge("h", "e");
+  vocab.Merge("l", "l");
+  vocab.Merge("he", "ll");
+  vocab.Merge("hell", "o");
+  vocab.Merge(space, "hello");
+  vocab.Merge("1", "2");
+}
+
+manyhead::testing::GgufWriter Vocab(std::uint8_t kind) {
+  using manyhead::testing::kControl;
+  using manyhead::testing::kUserDefined;
+  VocabFile vocab;
+  if (kind == 0) {
+    vocab = manyhead::testing::SpmVocab();
+    for (const char* piece :
+         {"\u2581", "h", "e", "l", "o", "he", "ll", "hello", "\u2581hello", "\u00e9"})
+      vocab.Add(piece, manyhead::testing::kNormal, static_cast<float>(vocab.tokens.size()));
+  } else {
+    vocab = manyhead::testing::BpeVocab(kind == 1 ? "qwen2" : "llama-bpe");
+    AddWords(vocab, "\u0120");
+  }
+  vocab.Add("<|im_start|>", kControl);
+  vocab.Add("    ", kUserDefined);
+  return vocab.Writer();
+}
+
+/// Everything about `ids` and the text they spell agrees.
+std::string Spell(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+  for (const TokenId id : ids) FuzzCheck(id >= 0 && id < tokenizer.vocab_size());
+  const std::string text = tokenizer.Decode(ids, /*special=*/true);
+  Detokenizer stream(tokenizer, /*special=*/true);
+  std::string pieces;
+  for (const TokenId id : ids) pieces += stream.Push(id);
+  pieces += stream.Flush();
+  FuzzCheck(pieces == text);
+  return text;
+}
+
+void EncodeText(const Tokenizer& tokenizer, const std::string& text, bool byte_level) {
+  for (const bool special : {false, true}) {
+    const Result<std::vector<TokenId>> ids =
+        tokenizer.Encode(text, {.add_special = false, .parse_special = special});
+    if (!ids.ok()) {
+      FuzzCheckMessage(ids.status().message());
+      continue;
+    }
+    const std::string spelled = Spell(tokenizer, *ids);
+    if (byte_level) FuzzCheck(spelled == text);
+  }
+}
+
+void LoadVocabulary(const std::string& bytes) {
+  static const MemoryFile memory;
+  FuzzCheck(memory.Set(bytes));
+  const Result<Tokenizer> tokenizer = Tokenizer::Load(memory.path());
+  if (!tokenizer.ok()) {
+    FuzzCheckMessage(tokenizer.status().message());
+    return;
+  }
+  std::vector<TokenId> all;
+  for (std::int64_t id = -1; id <= tokenizer->vocab_size(); ++id) {
+    tokenizer->Piece(static_cast<TokenId>(id), true);
+    if (id >= 0 && id < tokenizer->vocab_size()) all.push_back(static_cast<TokenId>(id));
+  }
+  Spell(*tokenizer, all);
+  EncodeText(*tokenizer, "hello  <|im_start|> w\u00f6rld \xff 12345\n", false);
+}
+
+const Tokenizer& Fixed(std::uint8_t kind) {
+  static const std::array<Tokenizer, kTexts> tokenizers = {manyhead::testing::MustLoad(Vocab(0)),
+                                                           manyhead::testing::MustLoad(Vocab(1)),
+                                                           manyhead::testing::MustLoad(Vocab(2))};
+  return tokenizers.at(kind);
+}
+
+}  // namespace
+
+// The first byte chooses: the rest is text for one of three tokenizers, or a vocabulary as a GGUF
+// file. Text becomes known tokens, which spell it exactly where tokens are made of bytes.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  manyhead::testing::FuzzBytes bytes(data, size);
+  const auto kind = static_cast<std::uint8_t>(bytes.Take<std::uint8_t>() % (2 * kTexts));
+  if (kind < kTexts) {
+    EncodeText(Fixed(kind), bytes.Rest(), kind > 0);
+  } else {
+    LoadVocabulary(bytes.Rest());
+  }
+  return 0;
+}
+
+std::vector<std::string> FuzzSeeds() {
+  const std::string texts[] = {"hello hello  world 12 123\n\n\tit's I'LL",
+                               "h\u00e9llo \u4e16\u754c \U0001f600 <|im_start|>     x",
+                               std::string("\xff\xc3\x28\xe2\x82 \x00 a", 9)};
+  std::vector<std::string> seeds;
+  for (std::uint8_t kind = 0; kind < kTexts; ++kind) {
+    for (const std::string& text : texts) seeds.push_back(static_cast<char>(kind) + text);
+    seeds.push_back(static_cast<char>(kTexts + kind) + Vocab(kind).Bytes());
+  }
+  return seeds;
+}
