@@ -4,6 +4,8 @@
 
 #include "manyhead/attention.h"
 #include "manyhead/calibrate.h"
+#include "manyhead/circuits.h"
+#include "manyhead/head_classes.h"
 #include "manyhead/heads.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"

@@ -1,9 +1,7 @@
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -126,15 +124,6 @@ void PrintTable(const Calibration& calibration) {
                 std::to_string(calibration.candidates.size()) + " mixes scored\n");
 }
 
-Status Save(const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  bool done = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  int error = errno;
-  if (file != nullptr && std::fclose(file) != 0 && std::exchange(done, false)) error = errno;
-  return done ? Status()
-              : Status(StatusCode::kIoError, path + ": cannot be written: " + std::strerror(error));
-}
-
 int Run(const Flags& flags) {
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
@@ -157,7 +146,7 @@ int Run(const Flags& flags) {
         stderr, "interrupted: %s\n",
         calibration->verified ? "the best mix scored so far" : "a mix from estimates, not scored");
   if (!flags.save.empty())
-    if (Status status = Save(flags.save, FormatKvHeads(calibration->heads)); !status.ok())
+    if (Status status = WriteFile(flags.save, FormatKvHeads(calibration->heads)); !status.ok())
       return Fail(status);
   if (flags.format == "json")
     Stdout::WriteJson(ToJson(*calibration));

@@ -23,6 +23,8 @@ Command AddHeads(CLI::App& parent);
 /// Below `heads`.
 Command AddHeadsProfile(CLI::App& heads);
 Command AddHeadsReport(CLI::App& heads);
+Command AddHeadsClassify(CLI::App& heads);
+Command AddHeadsCircuits(CLI::App& heads);
 Command AddInfo(CLI::App& parent);
 Command AddMemory(CLI::App& parent);
 

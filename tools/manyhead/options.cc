@@ -325,4 +325,13 @@ Result<std::string> ReadFile(const std::string& path, bool settings) {
   return bytes;
 }
 
+Status WriteFile(const std::string& path, std::string_view text) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  bool done = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  int error = errno;
+  if (file != nullptr && std::fclose(file) != 0 && std::exchange(done, false)) error = errno;
+  return done ? Status()
+              : Status(StatusCode::kIoError, path + ": cannot be written: " + std::strerror(error));
+}
+
 }  // namespace manyhead::cli

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "manyhead/model.h"
@@ -88,5 +89,7 @@ Result<std::string> ReadText(const TextFlags& flags);
 /// small, only from regular files.
 /// Errors   kIoError naming the file, also when it holds more than 2 GiB, settings 64 MiB.
 Result<std::string> ReadFile(const std::string& path, bool settings = false);
+/// Errors   kIoError naming the file.
+Status WriteFile(const std::string& path, std::string_view text);
 
 }  // namespace manyhead::cli

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/head_classes.h"
+#include "manyhead/tokenizer.h"
+
+namespace manyhead {
+
+inline constexpr std::int64_t kLeastText = 256, kMostText = 512;  ///< tokens
+inline constexpr std::int64_t kRepeats = 4, kPeriod = 50;
+inline constexpr std::int64_t kNeedles = 3, kNeedleTokens = 16;
+/// Most tokens of a text with a needle, which comes back after it.
+inline constexpr std::int64_t kHaystack = 384;
+inline constexpr std::int64_t kProbeContext = kMostText;  ///< no probe is longer
+static_assert(kHaystack + 2 * kNeedleTokens <= kProbeContext);
+
+/// Prose for models to read when the caller has none.
+std::string_view ProbeText() noexcept;
+
+/// The probes of a text of at least kLeastText tokens: itself, random tokens said twice, and
+/// needles a twentieth, a fifth and a third into it. Random tokens are no control tokens, and
+/// different ones within a probe. Errors   kInvalidArgument for a vocabulary with too few ordinary
+/// tokens.
+Result<std::vector<Probe>> MakeProbes(const Tokenizer& tokenizer, std::span<const TokenId> text,
+                                      std::uint64_t seed);
+
+}  // namespace manyhead
