@@ -475,6 +475,20 @@ TEST_P(Terms, TheLayerIsTheSumOverHeadsOfWeightsTimesValueOutput) {
 INSTANTIATE_TEST_SUITE_P(Families, Terms, ::testing::Values("llama", "qwen3", "gemma3"),
                          [](const auto& test) { return test.param; });
 
+TEST(MeasureTerms, ABiasOfTheProjectionBelongsToNoHead) {
+  TinyModel tiny = MakeTiny("llama");
+  const Model plain = testing::LoadTiny(tiny);
+  tiny.tensors["blk.0.attn_output.bias"].assign(static_cast<std::size_t>(tiny.d_model), 0.5F);
+  TermOptions options;
+  options.math = MathMode::kExact;
+  const auto with = MeasureTerms(testing::LoadTiny(tiny), Ids(20), options);
+  const auto without = MeasureTerms(plain, Ids(20), options);
+  ASSERT_TRUE(with.ok() && without.ok());
+  EXPECT_LT(with->front().difference, 1e-4);
+  for (std::size_t h = 0; h < 4; ++h)
+    EXPECT_NEAR(with->front().heads[h].share, without->front().heads[h].share, 1e-6);
+}
+
 TEST(MeasureTerms, ResultsDoNotDependOnThreads) {
   const Model model = testing::LoadTiny(MakeTiny("qwen2"));
   TermOptions one, two;

@@ -16,9 +16,11 @@ import sys
 import tempfile
 
 SKIPPED = 77
-# int8 activations against f32 ones: what scores of real models may differ by. A class may differ only
-# where a score is as close as that to a threshold.
-TOLERANCE = 0.03
+# What scores may differ by, with the command's exact arithmetic: rounding, and arcs that are nearly as strong as the
+# strongest. A class may differ only where a score is as close as that to a threshold.
+TOLERANCE = 0.02
+# ... and with int8 activations, which move the attention of models of 4 bits to random tokens.
+FAST_TOLERANCE = 0.1
 
 
 def import_or_skip(root):
@@ -285,35 +287,34 @@ def stands_out(count, accuracy, baseline, slack=0.0):
     return count >= 10 and gain >= 0.1 and gain >= 3 * math.sqrt(baseline * (1 - baseline) / count)
 
 
-def class_of(s, dependencies, sign=0):
-    """The class of scores that are all `sign` tolerances higher."""
-    at_least = lambda name, threshold: s[name] + sign * TOLERANCE >= threshold
-    if at_least("twin", 0.95) and not s["sink"] - sign * TOLERANCE >= 0.5:
+def class_of(s, dependencies):
+    if s["twin"] >= 0.95 and s["sink"] < 0.5:
         return "collapsed"
     for name, threshold, label in (("induction", 0.4, "induction"), ("retrieval", 0.1, "retrieval"),
                                    ("previous_token", 0.4, "previous-token"),
                                    ("fixed_offset", 0.4, "fixed-offset"),
                                    ("duplicate_token", 0.4, "duplicate-token")):
-        if at_least(name, threshold):
+        if s[name] >= threshold:
             return label
-    if any(stands_out(*d, slack=sign * TOLERANCE) for d in dependencies.values()):
+    if any(stands_out(*d) for d in dependencies.values()):
         return "syntactic"
-    if at_least("sink", 0.5):
+    if s["sink"] >= 0.5:
         return "sink"
-    if at_least("uniformity", 0.95) or at_least("constancy", 0.95):
+    if s["uniformity"] >= 0.95 or s["constancy"] >= 0.95:
         return "collapsed"
-    return "local" if at_least("local", 0.7) else "mixed"
+    return "local" if s["local"] >= 0.7 else "mixed"
 
 
-def borderline(s, dependencies):
+def borderline(s, dependencies, tolerance):
     """Whether a score lies so close to a threshold that rounding may decide."""
     thresholds = {"twin": 0.95, "induction": 0.4, "retrieval": 0.1, "previous_token": 0.4, "fixed_offset": 0.4,
                   "duplicate_token": 0.4, "sink": 0.5, "uniformity": 0.95, "constancy": 0.95, "local": 0.7}
-    return (any(abs(s[name] - threshold) <= TOLERANCE for name, threshold in thresholds.items()) or
-            any(stands_out(*d, slack=0.08) != stands_out(*d, slack=-0.08) for d in dependencies.values()))
+    return (any(abs(s[name] - threshold) <= tolerance for name, threshold in thresholds.items()) or
+            any(stands_out(*d, slack=tolerance) != stands_out(*d, slack=-tolerance)
+                for d in dependencies.values()))
 
 
-def compare(reports, reference):
+def compare(reports, reference, tolerance):
     """Prints what differs; returns the number of failures."""
     failures, worst, doubtful = 0, 0.0, 0
     for report in reports:
@@ -321,42 +322,48 @@ def compare(reports, reference):
         s = {name: float(values[head]) for name, values in reference.scores[layer].items()}
         for name, value in s.items():
             difference = abs(value - report["scores"][name])
-            # One arc more or less of 36 is no matter of rounding.
-            limit = 0.09 if name == "retrieval" else TOLERANCE
-            worst = max(worst, 0 if name == "retrieval" else difference)
-            if difference > limit:
+            if name == "retrieval":  # counts of 36 arcs; one or two may be as strong as another
+                difference = max(0, difference - 2.01 / 36)
+            worst = max(worst, difference)
+            if difference > tolerance:
                 failures += 1
                 print(f"head {layer}.{head}: {name} = {report['scores'][name]:.4f}, reference {value:.4f}")
         dependencies = reference.dependencies(layer, head)
         for d in report["scores"]["dependencies"]:
             count, accuracy, baseline = dependencies[d["relation"], d["direction"] == "to_head"]
             if (d["count"] != count or abs(d["baseline"] - baseline) > 1e-9 or
-                    abs(d["accuracy"] - accuracy) > max(2.01 / count, 0.1)):
+                    abs(d["accuracy"] - accuracy) > max(2.01 / count, tolerance)):
                 failures += 1
                 print(f"head {layer}.{head}: {d}, reference {count} {accuracy:.4f} {baseline:.4f}")
         expected = class_of(s, dependencies)
         if report["class"] != expected:
             doubtful += 1
-            if not borderline(s, dependencies):
+            if not borderline(s, dependencies, tolerance):
                 failures += 1
                 print(f"head {layer}.{head}: class {report['class']}, reference {expected}: {s}")
-    print(f"{len(reports)} heads, largest difference of a score {worst:.4f}, {doubtful} classes at a threshold differ")
+    print(f"{len(reports)} heads, largest difference of a score {worst:.4f}, {doubtful} classes differ")
     return failures + (doubtful > len(reports) // 20)
+
+
+def classify(command, path, conllu, math_mode):
+    """The command's reports, and the probes they are about."""
+    with tempfile.TemporaryDirectory() as folder:
+        probes = pathlib.Path(folder) / "probes.json"
+        run = subprocess.run([command, "heads", "classify", "-m", path, "--conllu", conllu, "-o", "json",
+                              "--math", math_mode, "--probes", probes], capture_output=True, text=True, check=True)
+        return json.loads(run.stdout), json.loads(probes.read_text())
 
 
 def main(command, root, name):
     import_or_skip(root)
     path = find_model(root, name)
     conllu = root / "tools/data/sample.conllu"
-    with tempfile.TemporaryDirectory() as folder:
-        probes_path = pathlib.Path(folder) / "probes.json"
-        run = subprocess.run([command, "heads", "classify", "-m", path, "--conllu", conllu, "-o", "json",
-                              "--probes", probes_path], capture_output=True, text=True, check=True)
-        probes = json.loads(probes_path.read_text())
+    exact, probes = classify(command, path, conllu, "exact")
+    fast, _ = classify(command, path, conllu, "fast")
     model = Model(path)
     reference = Scores(model, probes, read_conllu(conllu))
     reference.finish(model.run([np.array(p["ids"]) for p in probes], reference.on_layer))
-    return compare(json.loads(run.stdout), reference)
+    return compare(exact, reference, TOLERANCE) + compare(fast, reference, FAST_TOLERANCE)
 
 
 if __name__ == "__main__":
