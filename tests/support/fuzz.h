@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -18,18 +17,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 std::vector<std::string> FuzzSeeds();
 
 /// Ends the process, saying where, unless `condition` holds.
-inline void FuzzCheck(bool condition,
-                      std::source_location where = std::source_location::current()) {
+inline void FuzzCheck(bool condition, const char* file = __builtin_FILE(),
+                      int line = __builtin_LINE()) {  // clang 14 has no std::source_location
   if (condition) return;
-  std::fprintf(stderr, "%s:%u: a check failed\n", where.file_name(),
-               static_cast<unsigned>(where.line()));
+  std::fprintf(stderr, "%s:%d: a check failed\n", file, line);
   std::abort();
 }
 
 /// A reason is one line that says something.
-inline void FuzzCheckMessage(const std::string& message,
-                             std::source_location where = std::source_location::current()) {
-  if (message.empty() || message.find('\n') != std::string::npos)
-    std::fprintf(stderr, "message: '%s'\n", message.c_str());
-  FuzzCheck(!message.empty() && message.find('\n') == std::string::npos, where);
+inline void FuzzCheckMessage(const std::string& message, const char* file = __builtin_FILE(),
+                             int line = __builtin_LINE()) {
+  const bool good = !message.empty() && message.find('\n') == std::string::npos;
+  if (!good) std::fprintf(stderr, "message: '%s'\n", message.c_str());
+  FuzzCheck(good, file, line);
 }
