@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 /// What an AttentionPlan is made for. Lengths are upper bounds; each Run states its own.
 struct AttentionParams {

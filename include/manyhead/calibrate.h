@@ -7,13 +7,14 @@
 #include <span>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 struct CalibrateOptions {
   /// Bytes the cache may take: as KvCapacityBytes counts one sequence of `context` tokens in steps

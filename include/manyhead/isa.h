@@ -4,9 +4,10 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/status.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 /// Instruction sets that kernels are built for. A CPU that runs one also runs those before it.
 enum class Isa : unsigned char {

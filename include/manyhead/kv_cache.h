@@ -8,11 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/isa.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 enum class SequenceId : std::int32_t {};
 

@@ -19,3 +19,4 @@
 #include "manyhead/threads.h"
 #include "manyhead/tokenizer.h"
 #include "manyhead/types.h"
+#include "manyhead/version.h"

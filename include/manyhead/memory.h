@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
 #include "manyhead/session.h"
@@ -15,7 +16,7 @@
 /// What a model takes, before any of it is loaded: parameters, floating-point operations and bytes,
 /// by layer and by head.
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 /// A model as far as its sizes go: every tensor with its shape and type, but none of its numbers.
 struct ModelShape {

@@ -6,12 +6,13 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/rope.h"
 #include "manyhead/status.h"
 #include "manyhead/tokenizer.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 

@@ -7,12 +7,13 @@
 #include <span>
 
 #include "manyhead/attention.h"
+#include "manyhead/export.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/rope.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 /// y = weight x + bias.
 struct ProjectionWeights {

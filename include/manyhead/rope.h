@@ -6,10 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/isa.h"
 #include "manyhead/status.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 /// How rotary frequencies are stretched beyond the trained context.
 enum class RopeScaling : std::uint8_t {

@@ -5,10 +5,11 @@
 #include <span>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 /// How the next token is drawn. Filters apply in this order: repeat penalty, top_k, top_p, min_p,
 /// temperature; the best token always survives.

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/heads.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
@@ -20,7 +21,7 @@
 #include "manyhead/step_profile.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 struct SessionOptions {
   std::int64_t context = 0;  ///< most tokens held; 0 selects the smaller of the model's and 8192

@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
-namespace manyhead {
+#include "manyhead/export.h"
+
+namespace MANYHEAD_API manyhead {
 
 enum class StatusCode : std::uint8_t {
   kOk,

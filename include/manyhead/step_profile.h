@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace manyhead {
+#include "manyhead/export.h"
+
+namespace MANYHEAD_API manyhead {
 
 /// The parts of a step of the model, in the order they first run.
 enum class StepPhase : std::uint8_t {

@@ -1,6 +1,8 @@
 #pragma once
 
-namespace manyhead {
+#include "manyhead/export.h"
+
+namespace MANYHEAD_API manyhead {
 
 /// The largest thread count that anything here accepts.
 inline constexpr int kMaxThreads = 1024;

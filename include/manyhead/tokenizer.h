@@ -8,10 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 struct EncodeOptions {
   /// Begin and end tokens as the model asks for; false adds none.

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string_view>
 
+#include "manyhead/export.h"
+
 /// Dimension key of all comments and names:
 ///   B requests, T query tokens (q_len), S key/value tokens (kv_len), H num_heads, K num_kv_heads,
 ///   G = H / K, D head_dim, P pages, N page_size. Shapes are written outermost first, e.g. [S, K,
@@ -11,7 +13,7 @@
 /// Sizes, lengths and strides are std::int64_t in tokens or elements; a name in bytes ends in
 /// `_bytes`.
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 using TokenId = std::int32_t;
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Fails when README.md shows C++ that is not compiled, or a command line that the command refuses.
+"""Fails when README.md shows code that is not compiled and run, or a command line that is refused.
 
 usage: check_readme.py SOURCE_DIR COMMAND
 
-Every C++ block must be a region between two "// [name]" lines of tests/tools/readme_example.cc. Every
-"manyhead ..." line of a console block is parsed; those on the bundled model are run.
+Every C++ and C block must be a file of tools/examples as a whole, each of which is a test, and each
+file must be shown. Every "manyhead ..." line of a console block is parsed; those on the bundled
+model are run. Python blocks are run by tools/python/tests/test_readme.py, with --write the C++ and
+C blocks are replaced by the files.
 """
 import pathlib
 import re
@@ -12,22 +14,41 @@ import shlex
 import subprocess
 import sys
 
+# A link to the file, then its text.
+EXAMPLE = re.compile(r"(\]\((tools/examples/(\w+\.(?:cc|c)))\)[^\n]*\n(?:</summary>\n)?\n```(?:cpp|c)\n)"
+                     r"(.*?)(^```$)", re.MULTILINE | re.DOTALL)
+MAX_EXAMPLE_LINES = 79
 
-def regions(source: str) -> set[str]:
-    parts = re.split(r"^// \[\w+\]\n", source, flags=re.MULTILINE)
-    return {part.strip() for part in parts[1::2]}
 
-
-def main(root: pathlib.Path, command: str) -> list[str]:
-    readme = (root / "README.md").read_text(encoding="utf-8")
+def check_examples(root: pathlib.Path, readme: str) -> list[str]:
     errors = []
-    compiled = regions((root / "tests/tools/readme_example.cc").read_text(encoding="utf-8"))
-    blocks = re.findall(r"^```cpp\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
-    errors += [f"README.md: C++ block is not in readme_example.cc:\n{block}" for block in blocks
-               if block.strip() not in compiled]
+    files = {path.name for path in (root / "tools/examples").glob("*.c*")}
+    shown = EXAMPLE.findall(readme)
+    blocks = len(re.findall(r"^```(?:cpp|c)$", readme, flags=re.MULTILINE))
+    if blocks != len(shown):
+        errors.append(f"README.md: {blocks} blocks of C++ or C, of which {len(shown)} follow a link to "
+                      "their file in tools/examples")
+    for _, path, name, block, _ in shown:
+        if name not in files:
+            errors.append(f"README.md: {path} does not exist")
+        elif block != (root / path).read_text(encoding="utf-8"):
+            errors.append(f"README.md: {path} differs; run tests/tools/check_readme.py . --write")
+    missing = files - {name for _, _, name, _, _ in shown}
+    errors += [f"README.md: does not show tools/examples/{name}" for name in sorted(missing)]
+    for name in sorted(files):
+        lines = (root / "tools/examples" / name).read_text(encoding="utf-8").count("\n")
+        if lines > MAX_EXAMPLE_LINES:
+            errors.append(f"tools/examples/{name}: {lines} lines, at most {MAX_EXAMPLE_LINES}")
+        if f" {name} " not in (root / "tools/examples/CMakeLists.txt").read_text(encoding="utf-8"):
+            errors.append(f"tools/examples/{name}: no test runs it")
+    return errors
+
+
+def check_commands(root: pathlib.Path, readme: str, command: str) -> list[str]:
+    errors = []
     lines = re.findall(r"^\$ (?:build/release/)?manyhead (.*)$", readme, flags=re.MULTILINE)
-    if len(blocks) < 2 or len(lines) < 5:
-        errors.append(f"README.md: {len(blocks)} C++ blocks and {len(lines)} command lines found")
+    if len(lines) < 5:
+        errors.append(f"README.md: {len(lines)} command lines found")
     for line in lines:
         words = shlex.split(line.split(" | ")[0])
         needs_model = "-m" in words
@@ -35,14 +56,27 @@ def main(root: pathlib.Path, command: str) -> list[str]:
                              capture_output=True, text=True, cwd=root, check=False)
         if run.returncode != 0:
             errors.append(f"README.md: '{line}' ended with {run.returncode}: {run.stderr}")
-    prose = re.sub(r"^```.*?^```", "", readme, flags=re.MULTILINE | re.DOTALL)
-    for path in re.findall(r"\]\((?!http)([^)#]+)\)", prose):
-        if not (root / path).exists():
-            errors.append(f"README.md: link to {path}, which does not exist")
     return errors
 
 
+def check_links(root: pathlib.Path, readme: str) -> list[str]:
+    prose = re.sub(r"^```.*?^```", "", readme, flags=re.MULTILINE | re.DOTALL)
+    return [f"README.md: link to {path}, which does not exist"
+            for path in re.findall(r"\]\((?!http)([^)#]+)\)", prose) if not (root / path).exists()]
+
+
+def main(root: pathlib.Path, command: str) -> int:
+    path = root / "README.md"
+    readme = path.read_text(encoding="utf-8")
+    if command == "--write":
+        path.write_text(EXAMPLE.sub(lambda found: found[1] + (root / found[2]).read_text(
+            encoding="utf-8") + found[5], readme), encoding="utf-8")
+        return 0
+    errors = [*check_examples(root, readme), *check_commands(root, readme, command),
+              *check_links(root, readme)]
+    print("\n".join(errors) or "README.md: every example works")
+    return bool(errors)
+
+
 if __name__ == "__main__":
-    found = main(pathlib.Path(sys.argv[1]), sys.argv[2])
-    print("\n".join(found) or "README.md: every example works")
-    sys.exit(bool(found))
+    sys.exit(main(pathlib.Path(sys.argv[1]), sys.argv[2]))

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""What Doxygen reads of a file: its input filter. usage: filter.py FILE
+
+Copies, moves, destructors and the declaration of what is private to the library mean in every class
+the same, so they have no comments and are left out; so is the attribute of the namespace.
+"""
+import pathlib
+import re
+import sys
+
+NAME = r"[A-Z]\w*"
+LEFT_OUT = (
+    rf"{NAME}\((?:const )?({NAME})&&?(?: \w+)?\)(?: noexcept)?(?: = \w+)?;",  # X(X&&)
+    rf"{NAME}& operator=\((?:const )?{NAME}&&?(?: \w+)?\)(?: noexcept)?(?: = \w+)?;",
+    rf"~{NAME}\(\)(?: = \w+)?;",
+    r"struct Impl;",
+    rf"explicit {NAME}\(std::(?:unique|shared)_ptr<(?:const )?Impl> impl\) noexcept;",
+    r"(?:const )?Impl& impl\(\) (?:const )?noexcept \{ return \*impl_; \}",
+    r"friend class \w+;",
+)
+LINE = re.compile(rf"^\s*(?:{'|'.join(LEFT_OUT)})\s*$")
+ONLY_INSIDE = "/// For other rooms of this library only: incomplete outside it."
+
+
+def main(path: str) -> None:
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    if path.endswith(".h"):
+        lines = ["" if LINE.match(line) or line.strip() == ONLY_INSIDE else line
+                 for line in text.split("\n")]
+        text = "\n".join(lines).replace("namespace MANYHEAD_API manyhead", "namespace manyhead")
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,34 @@
+// One long beginning, many answers: it is evaluated once, and its pages are shared.
+// fork_prefix MODEL.gguf
+#include <manyhead/manyhead.h>
+
+#include <iostream>
+
+int Fail(const manyhead::Status& status) {
+  std::cerr << status.message() << "\n";
+  return 1;
+}
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  const auto model = manyhead::Model::Load(argv[1]);
+  if (!model.ok()) return Fail(model.status());
+  manyhead::SessionOptions options;
+  options.prefix_bytes = std::int64_t{16} << 20;  // room for beginnings beside the present text
+  auto session = manyhead::Session::Create(*model, options);
+  if (!session.ok()) return Fail(session.status());
+
+  std::string document;
+  while (document.size() < 200) document += "The key is x7k2qz and the map is in the blue box. ";
+  for (const char* question : {"The key is ", "The map is ", "The key is "}) {
+    const auto ids = model->tokenizer().Encode(document + question);
+    if (!ids.ok()) return Fail(ids.status());
+    manyhead::GenerateOptions generate;
+    generate.max_tokens = 16;
+    const auto result = session->Generate(*ids, generate);
+    if (!result.ok()) return Fail(result.status());
+    std::cout << result->timings.prefill_tokens << " of " << ids->size()
+              << " tokens evaluated: " << question << result->text << "\n";
+  }
+  return 0;
+}
