@@ -54,10 +54,10 @@ std::vector<float> AlibiSlopes(std::int64_t num_heads);
 /// h * head_stride + d]. Strides in elements, any sign; the last dimension is dense.
 template <class T>
 struct TensorView {
-  T* data = nullptr;
-  std::int64_t batch_stride = 0;
-  std::int64_t token_stride = 0;
-  std::int64_t head_stride = 0;
+  T* data = nullptr;              ///< of element (0, 0, 0, 0)
+  std::int64_t batch_stride = 0;  ///< from request to request
+  std::int64_t token_stride = 0;  ///< from token to token
+  std::int64_t head_stride = 0;   ///< from head to head
 };
 
 /// One number per (request, query head, query, key): element (b, h, t, s) lies at data[b *
@@ -65,11 +65,11 @@ struct TensorView {
 /// the first query of request b; s is the key's position.
 template <class T>
 struct LogitTensor {
-  const T* data = nullptr;  ///< null: absent
-  std::int64_t kv_len = 0;  ///< elements of the last dimension; at least the request's kv_len
-  std::int64_t batch_stride = 0;
-  std::int64_t head_stride = 0;
-  std::int64_t query_stride = 0;
+  const T* data = nullptr;        ///< null: absent
+  std::int64_t kv_len = 0;        ///< elements of the last dimension; at least the request's kv_len
+  std::int64_t batch_stride = 0;  ///< from request to request
+  std::int64_t head_stride = 0;   ///< from query head to query head
+  std::int64_t query_stride = 0;  ///< from query to query
 };
 
 /// What one Run adds to its logits. A key that `mask` or a bias of -inf hides is not attended: NaN
@@ -81,21 +81,21 @@ struct AttentionBias {
 
 /// Plain tensors of `batch` requests of one shape.
 struct AttentionTensors {
-  std::int64_t batch = 1;
-  std::int64_t q_len = 0;
-  std::int64_t kv_len = 0;
+  std::int64_t batch = 1;                 ///< B, requests
+  std::int64_t q_len = 0;                 ///< T, of every request
+  std::int64_t kv_len = 0;                ///< S, of every request
   const std::int64_t* kv_lens = nullptr;  ///< [batch] valid tokens, 0..kv_len; null: kv_len
   /// [batch] position of each request's first query, -2^40..2^40, to which causal, window, ALiBi
   /// count; null: its valid tokens - q_len. 0 gives the upper-left causal mask of other libraries.
   const std::int64_t* query_starts = nullptr;
   KvType k_type = KvType::kF32;  ///< of k.data: f32, f16 or bf16
-  KvType v_type = KvType::kF32;
-  TensorView<const float> q;  ///< [batch, q_len, H, D]
-  TensorView<const void> k;   ///< [batch, kv_len, K, D]
-  TensorView<const void> v;   ///< [batch, kv_len, K, Dv]
-  TensorView<float> out;      ///< [batch, q_len, H, Dv]
-  TensorView<float> lse;      ///< [batch, q_len, H] or null
-  AttentionBias bias;
+  KvType v_type = KvType::kF32;  ///< of v.data
+  TensorView<const float> q;     ///< [batch, q_len, H, D]
+  TensorView<const void> k;      ///< [batch, kv_len, K, D]
+  TensorView<const void> v;      ///< [batch, kv_len, K, Dv]
+  TensorView<float> out;         ///< [batch, q_len, H, Dv]
+  TensorView<float> lse;         ///< [batch, q_len, H] or null
+  AttentionBias bias;            ///< of all requests
 };
 
 /// A stage of the logits that AttentionPlan::Weights shows.
@@ -108,9 +108,9 @@ enum class LogitStage : std::uint8_t {
 
 /// Which kernel a plan uses for some lengths, and what it costs.
 struct AttentionExplanation {
-  std::string kernel;  ///< e.g. "tiled online softmax, f16 keys widened in registers"
-  Isa isa = Isa::kScalar;
-  int threads = 0;
+  std::string kernel;                ///< e.g. "tiled online softmax, f16 keys widened in registers"
+  Isa isa = Isa::kScalar;            ///< of the kernels
+  int threads = 0;                   ///< that share the items
   std::int64_t tile_rows = 0;        ///< rows (query head at a query position) that share a read
   std::int64_t block_keys = 0;       ///< keys between two updates of a row's maximum
   std::int64_t split_keys = 0;       ///< keys of an item, where keys are split over threads; else 0
@@ -145,6 +145,7 @@ struct AttentionExplanation {
 ///          arXiv:2205.14135; sink logits as in gpt-oss, arXiv:2508.10925.
 class AttentionPlan {
  public:
+  /// Checks `params` and takes the scratch memory of every Run.
   static Result<AttentionPlan> Create(const AttentionParams& params);
   AttentionPlan(AttentionPlan&&) noexcept;
   AttentionPlan& operator=(AttentionPlan&&) noexcept;
@@ -184,7 +185,9 @@ class AttentionPlan {
   Result<AttentionExplanation> Explain(KvType k_type, KvType v_type, std::int64_t q_len,
                                        std::int64_t kv_len) const;
 
+  /// With the defaults filled in.
   const AttentionParams& params() const noexcept;
+  /// Of its own memory.
   std::int64_t scratch_bytes() const noexcept;
 
   /// For other rooms of this library only: incomplete outside it.

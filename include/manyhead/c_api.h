@@ -39,7 +39,7 @@ extern "C" {
 
 /// What came of a call.
 typedef enum mh_status {
-  MH_OK = 0,
+  MH_OK = 0,                ///< done
   MH_INVALID_ARGUMENT = 1,  ///< an argument, shape or option is out of range, or NULL
   MH_UNSUPPORTED = 2,       ///< valid, but this CPU, build or combination cannot serve it
   MH_OUT_OF_PAGES = 3,      ///< the cache's byte cap or token limit is reached; nothing was changed
@@ -51,11 +51,11 @@ typedef enum mh_status {
 
 /// Number types of keys and values; see KvType in types.h for what each costs in accuracy.
 typedef enum mh_kv_type {
-  MH_KV_F32 = 0,
-  MH_KV_F16 = 1,
-  MH_KV_BF16 = 2,
-  MH_KV_INT8 = 3,
-  MH_KV_INT4 = 4
+  MH_KV_F32 = 0,   ///< 4 bytes a number
+  MH_KV_F16 = 1,   ///< 2 bytes, the default
+  MH_KV_BF16 = 2,  ///< 2 bytes
+  MH_KV_INT8 = 3,  ///< 1 byte, and a scale for each token and head
+  MH_KV_INT4 = 4   ///< 5 bits, scales included
 } mh_kv_type;
 
 /// Why a generation ended.
@@ -69,7 +69,7 @@ typedef enum mh_stop_reason {
 
 /// One line, ending in NUL; longer ones are cut.
 typedef struct mh_message {
-  char text[512];
+  char text[512];  ///< in UTF-8 where names in it are
 } mh_message;
 
 typedef struct mh_model mh_model;      ///< weights, config and tokenizer; never changes
@@ -93,20 +93,23 @@ typedef struct mh_model_options {
   int threads;         ///< that pack weights; 0 = mh_default_threads()
 } mh_model_options;
 
+/// The defaults; NULL is ignored, as by every init.
 void mh_model_options_init(mh_model_options* options);
 /// Reads a GGUF file. `options` and `message` may be NULL.
 mh_status mh_model_load(const char* path, const mh_model_options* options, mh_model** model,
                         mh_message* message);
 /// One handle more to the same weights, e.g. for another thread.
 mh_status mh_model_share(mh_model* model, mh_model** other);
+/// Takes the handle back. Its sessions go on.
 void mh_model_free(mh_model** model);
+/// Why the last call with this handle failed; "" if it did not.
 const char* mh_model_message(const mh_model* model);
 
 /// Sizes of a model; 0 for a NULL handle.
 int64_t mh_model_vocab_size(const mh_model* model);
 int64_t mh_model_context_length(const mh_model* model);  ///< tokens it was trained for
-int64_t mh_model_num_layers(const mh_model* model);
-int64_t mh_model_weight_bytes(const mh_model* model);
+int64_t mh_model_num_layers(const mh_model* model);      ///< layers of the decoder
+int64_t mh_model_weight_bytes(const mh_model* model);    ///< of all tensors, as they are stored
 /// "llama", "qwen2", ...; "" for a NULL handle.
 const char* mh_model_architecture(const mh_model* model);
 
@@ -133,9 +136,9 @@ int mh_model_is_end_token(const mh_model* model, int32_t id);
 
 /// Bytes held: used_bytes + table_bytes never exceeds capacity_bytes.
 typedef struct mh_kv_usage {
-  int64_t capacity_bytes;
-  int64_t used_bytes;   ///< of pages; those that sequences share count once
-  int64_t table_bytes;  ///< of page tables and lists
+  int64_t capacity_bytes;  ///< the cap
+  int64_t used_bytes;      ///< of pages; those that sequences share count once
+  int64_t table_bytes;     ///< of page tables and lists
 } mh_kv_usage;
 
 /// What mh_session_create makes; see SessionOptions in session.h.
@@ -153,11 +156,14 @@ typedef struct mh_session_options {
   int64_t chunk;            ///< most tokens of one prompt step; default 512
 } mh_session_options;
 
+/// The defaults.
 void mh_session_options_init(mh_session_options* options);
 /// `options` and `message` may be NULL. Generation leaves nothing to be allocated but its text.
 mh_status mh_session_create(const mh_model* model, const mh_session_options* options,
                             mh_session** session, mh_message* message);
+/// Takes the handle back.
 void mh_session_free(mh_session** session);
+/// Why the last call with this handle failed; "" if it did not.
 const char* mh_session_message(const mh_session* session);
 
 /// Appends ids, at least one. `*logits`, if `logits` is not NULL, leads to mh_model_vocab_size
@@ -179,7 +185,7 @@ typedef struct mh_generate_options {
   int64_t repeat_last_n;    ///< tokens the penalty looks back on; default 64
   uint64_t seed;            ///< gives the same text again
   const char* const* stop;  ///< [num_stop] strings that end the text
-  size_t num_stop;
+  size_t num_stop;          ///< may be 0
   /// Called with each piece of text as it is decided: whole characters, no NUL at the end. Nonzero
   /// ends the generation. It must return, and not use the session. NULL = none.
   int (*on_text)(void* user, const char* text, size_t text_bytes);
@@ -188,18 +194,19 @@ typedef struct mh_generate_options {
 
 /// What was generated. Pointers are valid until the next call with the session.
 typedef struct mh_generate_result {
-  mh_stop_reason stop_reason;
-  const int32_t* ids;  ///< [num_ids] without the end token
-  size_t num_ids;
-  const char* text;  ///< ends in NUL
-  size_t text_bytes;
-  int64_t prefill_tokens;  ///< evaluated, without those that the session already held
-  double prefill_seconds;
-  int64_t decode_tokens;  ///< steps after the prompt
-  double decode_seconds;
-  double time_to_first_token_seconds;
+  mh_stop_reason stop_reason;          ///< why there is no more
+  const int32_t* ids;                  ///< [num_ids] without the end token
+  size_t num_ids;                      ///< tokens generated
+  const char* text;                    ///< ends in NUL
+  size_t text_bytes;                   ///< without the NUL
+  int64_t prefill_tokens;              ///< evaluated, without those that the session already held
+  double prefill_seconds;              ///< for the prompt
+  int64_t decode_tokens;               ///< steps after the prompt
+  double decode_seconds;               ///< for the steps after it
+  double time_to_first_token_seconds;  ///< from the call on
 } mh_generate_result;
 
+/// The defaults.
 void mh_generate_options_init(mh_generate_options* options);
 /// Continues `prompt`, which stands for the whole text: what the session holds of its beginning is
 /// used, the rest dropped. `options` and `result` may be NULL. After an error the session holds a
@@ -212,10 +219,12 @@ void mh_session_cancel(mh_session* session);
 /// Writes the session to a file, or makes it what it was when it was saved; see Session::Save and
 /// Restore. convert_types: keys and values may have been saved in other types.
 mh_status mh_session_save(mh_session* session, const char* path);
+/// Makes the session what it was when it was saved; it is unchanged where the file is refused.
 mh_status mh_session_restore(mh_session* session, const char* path, int convert_types);
 
 /// Tokens held; `ids`, valid until the next call, may be NULL.
 int64_t mh_session_length(const mh_session* session, const int32_t** ids);
+/// Most tokens it can hold; 0 for a NULL handle.
 int64_t mh_session_context(const mh_session* session);
 /// Of its keys and values.
 mh_status mh_session_get_kv_usage(mh_session* session, mh_kv_usage* usage);
@@ -226,9 +235,9 @@ int64_t mh_session_scratch_bytes(const mh_session* session);
 typedef struct mh_cache_params {
   size_t struct_size;            ///< set by mh_cache_params_init
   const mh_layer_shape* layers;  ///< [num_layers]
-  size_t num_layers;
-  mh_kv_type k_type;       ///< default f16
-  mh_kv_type v_type;       ///< default f16
+  size_t num_layers;             ///< at least 1
+  mh_kv_type k_type;             ///< default f16
+  mh_kv_type v_type;             ///< default f16
   const char* heads;       ///< a policy for all heads, or JSON with types and policies; NULL = full
   int64_t page_size;       ///< tokens of a page, a multiple of 16; 0 = 64
   int64_t capacity_bytes;  ///< hard cap on all pages and tables
@@ -238,17 +247,21 @@ typedef struct mh_cache_params {
 
 /// What one head holds of a sequence.
 typedef struct mh_head_usage {
-  int64_t tokens;
-  int64_t pages;
+  int64_t tokens;      ///< stored
+  int64_t pages;       ///< that hold them
   int64_t page_bytes;  ///< of one page
 } mh_head_usage;
 
+/// The defaults; layers, capacity_bytes and max_tokens have none.
 void mh_cache_params_init(mh_cache_params* params);
 /// `message` may be NULL.
 mh_status mh_cache_create(const mh_cache_params* params, mh_cache** cache, mh_message* message);
+/// Takes the handle back, and all sequences with it.
 void mh_cache_free(mh_cache** cache);
+/// Why the last call with this handle failed; "" if it did not.
 const char* mh_cache_message(const mh_cache* cache);
 
+/// An empty sequence.
 mh_status mh_cache_create_sequence(mh_cache* cache, int32_t* sequence);
 /// Its id is invalid from then on, and freeing it again an error.
 mh_status mh_cache_free_sequence(mh_cache* cache, int32_t sequence);
@@ -273,7 +286,9 @@ mh_status mh_cache_evict(mh_cache* cache, int32_t sequence);
 int64_t mh_cache_length(const mh_cache* cache, int32_t sequence);
 /// Over all layers and heads; 0 for a NULL handle.
 int64_t mh_cache_bytes_per_token(const mh_cache* cache);
+/// Of the whole cache.
 mh_status mh_cache_get_usage(mh_cache* cache, mh_kv_usage* usage);
+/// Of one KV head.
 mh_status mh_cache_get_head_usage(mh_cache* cache, int32_t sequence, int64_t layer, int64_t head,
                                   mh_head_usage* usage);
 
@@ -298,10 +313,13 @@ typedef struct mh_plan_params {
   int strict;                 ///< nonzero: MH_UNSUPPORTED instead of a slower kernel
 } mh_plan_params;
 
+/// The defaults; heads, head_dim and lengths have none.
 void mh_plan_params_init(mh_plan_params* params);
 /// `message` may be NULL.
 mh_status mh_plan_create(const mh_plan_params* params, mh_plan** plan, mh_message* message);
+/// Takes the handle back.
 void mh_plan_free(mh_plan** plan);
+/// Why the last call with this handle failed; "" if it did not.
 const char* mh_plan_message(const mh_plan* plan);
 
 /// Attention of one request, all dense f32: q [q_len, H, D], k [kv_len, K, D], v [kv_len, K, Dv],
@@ -318,6 +336,7 @@ mh_status mh_plan_run_cache(mh_plan* plan, const mh_cache* cache, int64_t layer,
 /// valid until the next call with it.
 mh_status mh_plan_explain(mh_plan* plan, mh_kv_type k_type, mh_kv_type v_type, int64_t q_len,
                           int64_t kv_len, const char** text);
+/// Of its own memory; 0 for a NULL handle.
 int64_t mh_plan_scratch_bytes(const mh_plan* plan);
 
 // NOLINTEND(readability-identifier-naming)

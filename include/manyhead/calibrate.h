@@ -16,6 +16,7 @@
 
 namespace MANYHEAD_API manyhead {
 
+/// What CalibrateKv may choose from, and how long it may take.
 struct CalibrateOptions {
   /// Bytes the cache may take: as KvCapacityBytes counts one sequence of `context` tokens in steps
   /// of `chunk`.
@@ -28,7 +29,7 @@ struct CalibrateOptions {
   std::vector<KvType> types;  ///< of keys, and of values, to choose from; empty: all of them
   /// Heads may also drop tokens. Without it only those that the model's own windows hide are.
   bool evict = true;
-  MathMode math = MathMode::kFast;
+  MathMode math = MathMode::kFast;  ///< of the products with weights
   int threads = 0;                  ///< 0 selects the CPUs this process may use
   std::optional<Isa> isa{};         ///< default SelectIsa()
   std::int64_t chunk = 512;         ///< most tokens of one step, at least 1
@@ -41,24 +42,25 @@ struct CalibrateOptions {
 
 /// What a cache takes and what a text costs with it.
 struct KvLoss {
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;   ///< of the cache, as the budget counts them
   double mean_nll = 0;      ///< nats per token of the text
   double fit_nll = 0;       ///< of the tokens that the choice was made by
   double held_out_nll = 0;  ///< of those it never saw
 };
 
+/// What CalibrateKv chose, and what that costs.
 struct Calibration {
   std::vector<std::vector<KvHeadParams>> heads;  ///< [layer][KV head]; see FormatKvHeads
-  std::int64_t context = 0;
-  std::int64_t budget_bytes = 0;
-  std::int64_t fit_tokens = 0;
-  std::int64_t held_out_tokens = 0;
-  KvLoss before;              ///< f16, every token
-  KvLoss after;               ///< of `heads`; NaN where not `verified`
-  double estimated_rise = 0;  ///< of mean_nll, before anything was verified
-  bool verified = false;      ///< `after` was measured; false only when `interrupted`
-  bool interrupted = false;   ///< by `cancel`: better heads may exist
-  std::int64_t evaluated_tokens = 0;
+  std::int64_t context = 0;                      ///< tokens that were evaluated for each mix
+  std::int64_t budget_bytes = 0;                 ///< that `heads` stay within
+  std::int64_t fit_tokens = 0;                   ///< the choice was made by
+  std::int64_t held_out_tokens = 0;              ///< that took no part in it
+  KvLoss before;                                 ///< f16, every token
+  KvLoss after;                                  ///< of `heads`; NaN where not `verified`
+  double estimated_rise = 0;                     ///< of mean_nll, before anything was verified
+  bool verified = false;              ///< `after` was measured; false only when `interrupted`
+  bool interrupted = false;           ///< by `cancel`: better heads may exist
+  std::int64_t evaluated_tokens = 0;  ///< in all passes
   /// Of each mix that was scored over the whole text, in order; `after` is that of the lowest
   /// fit_nll.
   std::vector<KvLoss> candidates{};

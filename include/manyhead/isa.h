@@ -19,6 +19,7 @@ enum class Isa : unsigned char {
 
 /// "scalar", "avx2", "avx512", "amx".
 const char* IsaName(Isa isa) noexcept;
+/// Reads what IsaName gives; nothing for any other name.
 std::optional<Isa> ParseIsa(std::string_view name) noexcept;
 
 /// Instruction sets this CPU and its operating system can run (CPUID and XCR0), lowest first.

@@ -15,6 +15,7 @@
 
 namespace MANYHEAD_API manyhead {
 
+/// Names a sequence of one cache. Ids of sequences that were freed are not used again.
 enum class SequenceId : std::int32_t {};
 
 /// The key/value heads of one layer.
@@ -24,6 +25,7 @@ struct KvLayerShape {
   std::int64_t head_dim_v = 0;    ///< of values, 1..1024; 0 selects head_dim
 };
 
+/// Which tokens a head keeps.
 enum class KvPolicyKind : std::uint8_t {
   kFull,        ///< every token
   kWindow,      ///< a query at position i sees the tokens (i - recent, i]
@@ -38,39 +40,48 @@ enum class KvPolicyKind : std::uint8_t {
 
 /// What one KV head keeps of a sequence.
 struct KvPolicy {
-  KvPolicyKind kind = KvPolicyKind::kFull;
-  std::int64_t sink = 0;    ///< of kSinkRecent and kBudget
-  std::int64_t recent = 0;  ///< of kWindow and kSinkRecent at least 1
-  std::int64_t budget = 0;  ///< of kBudget, at least sink + recent + 32
+  KvPolicyKind kind = KvPolicyKind::kFull;  ///< which of the following count
+  std::int64_t sink = 0;                    ///< of kSinkRecent and kBudget
+  std::int64_t recent = 0;                  ///< of kWindow and kSinkRecent at least 1
+  std::int64_t budget = 0;                  ///< of kBudget, at least sink + recent + 32
 
+  /// Every token.
   static KvPolicy Full() noexcept { return {}; }
+  /// The last `tokens` tokens.
   static KvPolicy Window(std::int64_t tokens) noexcept {
     return {KvPolicyKind::kWindow, 0, tokens, 0};
   }
+  /// The first `sink` and the last `recent` tokens.
   static KvPolicy SinkRecent(std::int64_t sink, std::int64_t recent) noexcept {
     return {KvPolicyKind::kSinkRecent, sink, recent, 0};
   }
+  /// The `tokens` tokens that received most attention, the last `recent` and first `sink` among
+  /// them.
   static KvPolicy Budget(std::int64_t tokens, std::int64_t recent, std::int64_t sink = 0) noexcept {
     return {KvPolicyKind::kBudget, sink, recent, tokens};
   }
+  /// None.
   static KvPolicy Off() noexcept { return {KvPolicyKind::kOff, 0, 0, 0}; }
 
+  /// Member by member.
   friend bool operator==(const KvPolicy&, const KvPolicy&) noexcept = default;
 };
 
 /// How one KV head is stored, and what of it.
 struct KvHeadParams {
-  KvType k_type = KvType::kF16;
-  KvType v_type = KvType::kF16;
-  KvPolicy policy;
+  KvType k_type = KvType::kF16;  ///< of its keys
+  KvType v_type = KvType::kF16;  ///< of its values
+  KvPolicy policy;               ///< which tokens stay
 
+  /// Member by member.
   friend bool operator==(const KvHeadParams&, const KvHeadParams&) noexcept = default;
 };
 
+/// What a KvCache is made for.
 struct KvCacheParams {
-  std::vector<KvLayerShape> layers;
-  KvType k_type = KvType::kF16;  ///< of all heads, unless `heads` says otherwise
-  KvType v_type = KvType::kF16;
+  std::vector<KvLayerShape> layers;  ///< at least one
+  KvType k_type = KvType::kF16;      ///< of all heads, unless `heads` says otherwise
+  KvType v_type = KvType::kF16;      ///< likewise
   /// [layer][KV head], or empty: k_type, v_type and the full policy for every head.
   std::vector<std::vector<KvHeadParams>> heads;
   /// N, tokens of a page, a multiple of 16; 0 selects 64. Pages of heads with a budget hold 16.
@@ -85,8 +96,8 @@ struct KvCacheParams {
 
 /// Bytes held: used_bytes + table_bytes never exceeds capacity_bytes.
 struct KvUsage {
-  std::int64_t capacity_bytes = 0;
-  std::int64_t used_bytes = 0;  ///< of pages; the sum of head_bytes
+  std::int64_t capacity_bytes = 0;  ///< the cap
+  std::int64_t used_bytes = 0;      ///< of pages; the sum of head_bytes
   /// [layer][KV head]. In the whole cache's usage a page that sequences share counts once, in a
   /// sequence's own it counts for each.
   std::vector<std::vector<std::int64_t>> head_bytes;
@@ -96,8 +107,8 @@ struct KvUsage {
 
 /// What one head holds of a sequence.
 struct KvHeadUsage {
-  std::int64_t tokens = 0;  ///< stored
-  std::int64_t pages = 0;
+  std::int64_t tokens = 0;      ///< stored
+  std::int64_t pages = 0;       ///< that hold them
   std::int64_t page_bytes = 0;  ///< of one page
 };
 
@@ -108,6 +119,7 @@ struct KvSnapshotInfo {
   std::string user_data{};  ///< any bytes, given back by Restore
 };
 
+/// What Restore accepts.
 struct KvRestoreOptions {
   std::string fingerprint{};  ///< the one that the snapshot must have
   /// Restores heads whose types are others than the snapshot's. A number whose type stays keeps
@@ -116,9 +128,10 @@ struct KvRestoreOptions {
   bool convert_types = false;
 };
 
+/// What Restore added.
 struct KvRestored {
   std::vector<SequenceId> sequences;  ///< in the order in which they were saved
-  std::string user_data;
+  std::string user_data;              ///< of KvSnapshotInfo
 };
 
 /// Keys and values of many sequences, in pages that each belong to one (layer, KV head).
@@ -157,6 +170,7 @@ class KvCache {
   KvCache& operator=(KvCache&&) noexcept;
   ~KvCache();
 
+  /// An empty sequence.
   Result<SequenceId> CreateSequence();
   /// Gives back every page that only `sequence` holds; its id is invalid from then on.
   Status FreeSequence(SequenceId sequence);
@@ -258,12 +272,16 @@ class KvCache {
   Result<std::optional<SequenceId>> ForkPrefix(std::string_view key,
                                                std::span<const TokenId> tokens);
 
+  /// Beginnings that are kept now.
   std::int64_t num_prefixes() const noexcept;
+  /// Forgets them all, and gives back the pages that nobody else holds.
   void ClearPrefixes() noexcept;
 
   /// Tokens of `sequence`, held or not; -1 for an unknown id.
   std::int64_t length(SequenceId sequence) const noexcept;
+  /// With the defaults filled in, `heads` too.
   const KvCacheParams& params() const noexcept;
+  /// Of the whole cache.
   KvUsage usage() const;
   /// Of one sequence.
   Result<KvUsage> usage(SequenceId sequence) const;

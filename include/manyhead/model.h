@@ -14,6 +14,7 @@
 
 namespace MANYHEAD_API manyhead {
 
+/// The function between the feed-forward products: a gate times a value.
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
 /// One decoder layer's shape.
@@ -21,36 +22,36 @@ struct LayerConfig {
   std::int64_t num_heads = 0;     ///< H
   std::int64_t num_kv_heads = 0;  ///< K
   std::int64_t head_dim = 0;      ///< D
-  std::int64_t head_dim_v = 0;
-  std::int64_t ffn_dim = 0;
-  std::int64_t window = 0;  ///< tokens a query sees including itself; 0 = all
-  int rope = 0;             ///< index into ModelConfig::ropes
+  std::int64_t head_dim_v = 0;    ///< of values
+  std::int64_t ffn_dim = 0;       ///< rows of gate and up
+  std::int64_t window = 0;        ///< tokens a query sees including itself; 0 = all
+  int rope = 0;                   ///< index into ModelConfig::ropes
 };
 
 /// Everything the layer loop needs to know about a model; what a family adds is a value here, not
 /// code.
 struct ModelConfig {
-  std::string architecture;  ///< "llama", "qwen2", "qwen3", "gemma3"
-  std::string name;
-  std::int64_t vocab_size = 0;  ///< rows of the embedding
-  std::int64_t d_model = 0;
-  std::int64_t context_length = 0;  ///< tokens the model was trained for
-  float norm_eps = 1e-5F;
-  float embedding_scale = 1;  ///< factor on embedding rows
-  float softmax_scale = 0;    ///< 0 = 1/sqrt(head_dim)
-  float logit_softcap = 0;    ///< of the output logits; 0 = off
-  Activation activation = Activation::kSilu;
-  bool tied_embeddings = false;
-  std::vector<RopeConfig> ropes;
-  std::vector<LayerConfig> layers;
+  std::string architecture;                   ///< "llama", "qwen2", "qwen3", "gemma3"
+  std::string name;                           ///< as the file says; may be empty
+  std::int64_t vocab_size = 0;                ///< rows of the embedding
+  std::int64_t d_model = 0;                   ///< elements of a token between layers
+  std::int64_t context_length = 0;            ///< tokens the model was trained for
+  float norm_eps = 1e-5F;                     ///< of all norms
+  float embedding_scale = 1;                  ///< factor on embedding rows
+  float softmax_scale = 0;                    ///< 0 = 1/sqrt(head_dim)
+  float logit_softcap = 0;                    ///< of the output logits; 0 = off
+  Activation activation = Activation::kSilu;  ///< of all layers
+  bool tied_embeddings = false;               ///< the output matrix is the embedding
+  std::vector<RopeConfig> ropes;              ///< rotary embeddings that layers choose from
+  std::vector<LayerConfig> layers;            ///< in their order
 };
 
 /// One tensor of a model's file, for reports.
 struct TensorInfo {
-  std::string name;
-  WeightType type = WeightType::kF32;
-  std::vector<std::int64_t> shape;  ///< outermost first, e.g. [outputs, inputs]
-  std::int64_t size_bytes = 0;
+  std::string name;                    ///< e.g. "blk.0.attn_q.weight"
+  WeightType type = WeightType::kF32;  ///< how it is stored
+  std::vector<std::int64_t> shape;     ///< outermost first, e.g. [outputs, inputs]
+  std::int64_t size_bytes = 0;         ///< as it is stored
 };
 
 /// Where a model's low-bit weights are.
@@ -59,9 +60,10 @@ enum class WeightStorage : std::uint8_t {
   kMapped,  ///< in the pages of the file, shared between processes: the fastest to load
 };
 
+/// How a model is loaded.
 struct ModelOptions {
-  WeightStorage weights = WeightStorage::kPacked;
-  int threads = 0;  ///< that pack; 0 = DefaultThreads()
+  WeightStorage weights = WeightStorage::kPacked;  ///< of low-bit matrices
+  int threads = 0;                                 ///< that pack; 0 = DefaultThreads()
 };
 
 /// A model's weights with its config and tokenizer. Immutable; sessions share it.
@@ -82,15 +84,21 @@ class Model {
   Model& operator=(Model&&) noexcept;
   ~Model();
 
+  /// What the file says of its shape.
   const ModelConfig& config() const noexcept;
+  /// Lives as long as any copy of the model.
   const Tokenizer& tokenizer() const noexcept;
+  /// As it was given to Load.
   const std::string& path() const noexcept;
   /// Bytes of all tensors, and those read for each decoded token (no embedding table unless tied).
   std::int64_t weight_bytes() const noexcept;
+  /// Bytes of the weights that each decoded token reads.
   std::int64_t weight_bytes_per_token() const noexcept;
   /// Bytes of weights that were packed: memory of this process beside the mapped file.
   std::int64_t packed_bytes() const noexcept;
+  /// Elements of all tensors, shared ones once.
   std::int64_t num_parameters() const noexcept;
+  /// In the order of the file.
   std::vector<TensorInfo> tensors() const;
   /// The quantisation most weight bytes are stored in, e.g. "Q4_K".
   std::string_view main_weight_type() const noexcept;

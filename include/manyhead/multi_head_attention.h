@@ -17,7 +17,7 @@ namespace MANYHEAD_API manyhead {
 
 /// y = weight x + bias.
 struct ProjectionWeights {
-  WeightType type = WeightType::kF32;
+  WeightType type = WeightType::kF32;  ///< of `data`
   /// [outputs, inputs] dense in blocks of `type`, as GGUF has it.
   std::span<const std::byte> data = {};
   std::span<const float> bias = {};  ///< [outputs] or empty
@@ -37,8 +37,9 @@ struct MultiHeadAttentionWeights {
   ProjectionWeights output = {};  ///< W_o [d_model, H*Dv]
 };
 
+/// What a MultiHeadAttention is made for.
 struct MultiHeadAttentionParams {
-  std::int64_t d_model = 0;
+  std::int64_t d_model = 0;  ///< elements of an input token
   /// Above 0: cross attention; keys and values come from a memory whose tokens have so many
   /// elements. It has no order, so it goes without causal and rope.
   std::int64_t memory_dim = 0;
@@ -54,7 +55,7 @@ struct MultiHeadAttentionParams {
   bool copy_weights = false;     ///< otherwise their data must outlive the layer; biases are copied
   bool own_cache = false;        ///< for Append; it takes memory only for tokens it holds
   KvType k_type = KvType::kF32;  ///< of the own cache
-  KvType v_type = KvType::kF32;
+  KvType v_type = KvType::kF32;  ///< likewise
 };
 
 /// What each head contributes. Null: not wanted.
@@ -65,8 +66,8 @@ struct HeadOutputs {
 
 /// What one Forward may use besides its input.
 struct ForwardOptions {
-  AttentionBias bias = {};  ///< of a single request: batch strides are ignored
-  HeadOutputs head_outputs = {};
+  AttentionBias bias = {};        ///< of a single request: batch strides are ignored
+  HeadOutputs head_outputs = {};  ///< what each head contributes
 };
 
 /// Multi-head attention with its projections, for one request at a time:
@@ -91,6 +92,7 @@ struct ForwardOptions {
 /// Source   arXiv:1706.03762, section 3.2.2; grouped heads arXiv:2305.13245.
 class MultiHeadAttention {
  public:
+  /// Checks everything and takes all memory.
   static Result<MultiHeadAttention> Create(const MultiHeadAttentionParams& params,
                                            const MultiHeadAttentionWeights& weights);
   MultiHeadAttention(MultiHeadAttention&&) noexcept;

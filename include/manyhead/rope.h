@@ -14,7 +14,7 @@ namespace MANYHEAD_API manyhead {
 
 /// How rotary frequencies are stretched beyond the trained context.
 enum class RopeScaling : std::uint8_t {
-  kNone,
+  kNone,     ///< not at all
   kLinear,   ///< positions divided by `factor` (arXiv:2306.15595)
   kNtk,      ///< base * factor^(d / (d - 2)), d = rotary_dim: "NTK-aware" in arXiv:2309.00071, 3.1
   kYarn,     ///< arXiv:2309.00071
@@ -24,6 +24,7 @@ enum class RopeScaling : std::uint8_t {
 
 /// "none", "linear", "ntk", "yarn", "llama3", "factors".
 const char* RopeScalingName(RopeScaling scaling) noexcept;
+/// Reads what RopeScalingName gives; nothing for any other name.
 std::optional<RopeScaling> ParseRopeScaling(std::string_view name) noexcept;
 
 /// Rotary position embedding, arXiv:2104.09864.
@@ -31,8 +32,8 @@ struct RopeConfig {
   std::int64_t rotary_dim = 0;  ///< leading elements of a head that are rotated; even; 0 = all
   bool interleaved = false;     ///< pairs (2i, 2i + 1); otherwise (i, i + rotary_dim / 2)
   double base = 10000;          ///< above 1
-  RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1;  ///< stretch of the context, above 0; not for kFactors
+  RopeScaling scaling = RopeScaling::kNone;  ///< beyond the trained context
+  double factor = 1;                         ///< stretch of the context, above 0; not for kFactors
   /// kYarn, kLlama3: tokens the model was trained on.
   std::int64_t original_context = 0;
   double attention_factor = 1;  ///< kYarn: multiplies the usual 0.1 ln(factor) + 1
@@ -46,9 +47,9 @@ struct RopeConfig {
 /// The heads of some tokens: element d of head h of token t lies at data[t * token_stride +
 /// h * head_stride + d].
 struct RopeHeads {
-  float* data = nullptr;
-  std::int64_t tokens = 0;
-  std::int64_t heads = 0;
+  float* data = nullptr;          ///< of element (0, 0, 0)
+  std::int64_t tokens = 0;        ///< T
+  std::int64_t heads = 0;         ///< of each token
   std::int64_t token_stride = 0;  ///< elements; 0 = dense, heads * head_stride
   std::int64_t head_stride = 0;   ///< elements; 0 = dense, head_dim
 };
@@ -78,7 +79,9 @@ class Rope {
   void Rotate(const float* cosine, const float* sine, std::int64_t heads, std::int64_t head_stride,
               float* x) const noexcept;
 
+  /// With the defaults filled in.
   const RopeConfig& config() const noexcept { return config_; }
+  /// As given to Create.
   std::int64_t head_dim() const noexcept { return head_dim_; }
   /// [rotary_dim / 2], radians per token.
   std::span<const double> frequencies() const noexcept { return frequencies_; }

@@ -20,14 +20,16 @@ struct SamplingParams {
   float min_p = 0;                  ///< in [0, 1]; keeps probabilities >= min_p * the best; 0 = off
   float repeat_penalty = 1;         ///< > 0; 1 = off; divides positive, multiplies negative logits
   std::int64_t repeat_last_n = 64;  ///< >= 0; tokens the penalty looks back on
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;           ///< of the random numbers; any
 };
 
+/// Errors   kInvalidArgument for a value out of range, naming it.
 Status Validate(const SamplingParams& params);
 
 /// Draws tokens; a seed gives the same tokens on every machine.
 class Sampler {
  public:
+  /// Errors   as Validate, and for a vocabulary without a token.
   static Result<Sampler> Create(const SamplingParams& params, std::int64_t vocab_size);
 
   /// The next token for `logits` [vocab_size]; `history` are the ids before it, oldest first.

@@ -23,10 +23,11 @@
 
 namespace MANYHEAD_API manyhead {
 
+/// What a Session is made for.
 struct SessionOptions {
   std::int64_t context = 0;  ///< most tokens held; 0 selects the smaller of the model's and 8192
-  KvType k_type = KvType::kF16;
-  KvType v_type = KvType::kF16;
+  KvType k_type = KvType::kF16;  ///< of keys, in all heads
+  KvType v_type = KvType::kF16;  ///< of values, in all heads
   /// Types and policies of heads, as ParseKvHeads reads them; empty: k_type, v_type and every token
   /// for every head.
   std::string kv_policy{};
@@ -36,12 +37,13 @@ struct SessionOptions {
   /// Bytes beside, under the same cap, in which the beginnings of prompts stay to be reused by
   /// later ones, whatever came between; 0: only the last text's is. See KvCache::StorePrefix.
   std::int64_t prefix_bytes = 0;
-  MathMode math = MathMode::kFast;
-  int threads = 0;           ///< 0 selects the CPUs this process may use
-  std::optional<Isa> isa{};  ///< default SelectIsa()
-  std::int64_t chunk = 512;  ///< most tokens of one prefill step, at least 1
+  MathMode math = MathMode::kFast;  ///< of products with low-bit weights
+  int threads = 0;                  ///< 0 selects the CPUs this process may use
+  std::optional<Isa> isa{};         ///< default SelectIsa()
+  std::int64_t chunk = 512;         ///< most tokens of one prefill step, at least 1
 };
 
+/// Why a generation ended.
 enum class StopReason : std::uint8_t {
   kMaxTokens,  ///< max_tokens were generated
   kEndToken,   ///< the model ended the text; its end token is not part of the result
@@ -53,9 +55,10 @@ enum class StopReason : std::uint8_t {
 /// "length", "eos", "stop", "context", "cancelled".
 const char* StopReasonName(StopReason reason) noexcept;
 
+/// How long a generation goes on, and who hears of it.
 struct GenerateOptions {
-  std::int64_t max_tokens = 128;
-  SamplingParams sampling;
+  std::int64_t max_tokens = 128;  ///< most tokens generated, at least 0
+  SamplingParams sampling;        ///< how tokens are drawn
   std::vector<std::string> stop;  ///< non-empty strings
   std::int64_t top_logits = 0;    ///< how many best logits of the last prompt position to report
   /// Called with each piece of text as it is decided (whole characters); may be empty.
@@ -67,15 +70,17 @@ struct GenerateOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
+/// What a generation took.
 struct Timings {
-  std::int64_t prefill_tokens = 0;  ///< evaluated, without those reused from the cache
-  double prefill_seconds = 0;
-  std::int64_t decode_tokens = 0;  ///< steps after the prompt
-  double decode_seconds = 0;
-  double time_to_first_token_seconds = 0;
+  std::int64_t prefill_tokens = 0;         ///< evaluated, without those reused from the cache
+  double prefill_seconds = 0;              ///< for the prompt
+  std::int64_t decode_tokens = 0;          ///< steps after the prompt
+  double decode_seconds = 0;               ///< for the steps after it
+  double time_to_first_token_seconds = 0;  ///< from the call on
 
   /// Tokens a second; 0 when nothing was timed.
   double prefill_rate() const noexcept { return Rate(prefill_tokens, prefill_seconds); }
+  /// Tokens a second; 0 when nothing was timed.
   double decode_rate() const noexcept { return Rate(decode_tokens, decode_seconds); }
 
  private:
@@ -84,14 +89,16 @@ struct Timings {
   }
 };
 
+/// What was generated.
 struct GenerateResult {
-  std::vector<TokenId> ids;  ///< without the end token
-  std::string text;
-  StopReason stop_reason = StopReason::kMaxTokens;
-  Timings timings;
+  std::vector<TokenId> ids;                           ///< without the end token
+  std::string text;                                   ///< of `ids`, up to a stop string
+  StopReason stop_reason = StopReason::kMaxTokens;    ///< why there is no more
+  Timings timings;                                    ///< what it took
   std::vector<std::pair<TokenId, float>> top_logits;  ///< best first; equal logits by id
 };
 
+/// What Session::Restore accepts.
 struct SessionRestoreOptions {
   /// Keys and values may have been saved in other types than this session's; see KvRestoreOptions.
   bool convert_types = false;
@@ -178,16 +185,23 @@ class Session {
   /// bad_alloc.
   Status SetHeadProfile(HeadProfile* profile, const HeadProfileOptions& options = {});
 
+  /// Tokens held.
   std::int64_t length() const noexcept;
+  /// Their ids, valid until the next call.
   std::span<const TokenId> tokens() const noexcept;
   /// [vocab_size] after the last token, valid until the next call; empty where they are not known.
   std::span<const float> logits() const noexcept;
   /// SamplingParams::seed with which a generation goes on with the random numbers of the last one.
   std::uint64_t next_seed() const noexcept;
+  /// Most tokens it can hold.
   std::int64_t context() const noexcept;
+  /// That a call runs on.
   int threads() const noexcept;
+  /// Of its kernels.
   Isa isa() const noexcept;
+  /// With the defaults filled in.
   const SessionOptions& options() const noexcept;
+  /// Its keys and values, for reports.
   const KvCache& cache() const noexcept;
   /// Bytes of activations and scratch, without weights and cache.
   std::int64_t scratch_bytes() const noexcept;

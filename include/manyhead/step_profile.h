@@ -21,6 +21,7 @@ enum class StepPhase : std::uint8_t {
   kDown,             ///< projection
   kHead,             ///< logits
 };
+/// How many StepPhase has.
 inline constexpr std::size_t kNumStepPhases = 10;
 
 /// "query/key/value", "attention".
@@ -36,13 +37,15 @@ struct PhaseCost {
 
 /// Where the time of a session's steps went; see Session::SetProfile.
 struct StepProfile {
-  std::array<PhaseCost, kNumStepPhases> phases{};
-  std::int64_t steps = 0;
-  std::int64_t tokens = 0;  ///< of all steps
+  std::array<PhaseCost, kNumStepPhases> phases{};  ///< by StepPhase
+  std::int64_t steps = 0;                          ///< of any number of tokens
+  std::int64_t tokens = 0;                         ///< of all steps
 
+  /// The cost of `phase`.
   const PhaseCost& operator[](StepPhase phase) const noexcept {
     return phases[static_cast<std::size_t>(phase)];
   }
+  /// The cost of `phase`.
   PhaseCost& operator[](StepPhase phase) noexcept {
     return phases[static_cast<std::size_t>(phase)];
   }

@@ -14,6 +14,7 @@
 
 namespace MANYHEAD_API manyhead {
 
+/// What of a text is read as special tokens.
 struct EncodeOptions {
   /// Begin and end tokens as the model asks for; false adds none.
   bool add_special = true;
@@ -49,12 +50,17 @@ class Tokenizer {
   /// dropped at the start.
   std::string Decode(std::span<const TokenId> ids, bool special = false) const;
 
+  /// Tokens it knows; a model may have more rows.
   std::int64_t vocab_size() const noexcept;
+  /// The token that begins a text, if there is one.
   std::optional<TokenId> bos() const noexcept;
+  /// The token that ends a text, if there is one.
   std::optional<TokenId> eos() const noexcept;
+  /// Whether Encode begins with bos().
   bool add_bos() const noexcept;
   /// Ids that end a generation: eos, eot, eom and what the model lists beside them; sorted.
   std::span<const TokenId> end_tokens() const noexcept;
+  /// False for ids out of range.
   bool is_control(TokenId id) const noexcept;
   /// True when Decode drops one leading space of the first token.
   bool adds_dummy_prefix() const noexcept;

@@ -15,6 +15,7 @@
 
 namespace MANYHEAD_API manyhead {
 
+/// A token of a model's vocabulary.
 using TokenId = std::int32_t;
 
 /// How the numbers of one K or V head are stored.
@@ -30,38 +31,39 @@ using TokenId = std::int32_t;
 ///
 /// An element that is not finite makes its whole int8 head, or its int4 group, NaN.
 enum class KvType : std::uint8_t {
-  kF32,
-  kF16,
-  kBf16,
+  kF32,   ///< as it is
+  kF16,   ///< IEEE binary16
+  kBf16,  ///< the upper half of an f32
   kInt8,  ///< symmetric, one f32 scale per token and head
   kInt4,  ///< asymmetric, an f16 scale and minimum per 32 elements of a token and head
 };
 
 /// "f32", "f16", "bf16", "int8", "int4".
 const char* KvTypeName(KvType type) noexcept;
+/// Reads what KvTypeName gives; nothing for any other name.
 std::optional<KvType> ParseKvType(std::string_view name) noexcept;
 
 /// How a model's weights are stored; the values are GGUF's type ids, the layouts GGUF's blocks.
 enum class WeightType : std::uint8_t {
-  kF32 = 0,
-  kF16 = 1,
-  kQ4_0 = 2,
-  kQ4_1 = 3,
-  kQ5_0 = 6,
-  kQ5_1 = 7,
-  kQ8_0 = 8,
-  kQ2_K = 10,
-  kQ3_K = 11,
-  kQ4_K = 12,
-  kQ5_K = 13,
-  kQ6_K = 14,
-  kBf16 = 30,
+  kF32 = 0,    ///< 1 number in 4 bytes
+  kF16 = 1,    ///< 1 in 2
+  kQ4_0 = 2,   ///< 32 in 18: 4 bits and a scale
+  kQ4_1 = 3,   ///< 32 in 20: 4 bits, scale and minimum
+  kQ5_0 = 6,   ///< 32 in 22: 5 bits and a scale
+  kQ5_1 = 7,   ///< 32 in 24: 5 bits, scale and minimum
+  kQ8_0 = 8,   ///< 32 in 34: 8 bits and a scale
+  kQ2_K = 10,  ///< 256 in 84: 2 bits, scales and minima of 16
+  kQ3_K = 11,  ///< 256 in 110: 3 bits, scales of 16
+  kQ4_K = 12,  ///< 256 in 144: 4 bits, scales and minima of 32
+  kQ5_K = 13,  ///< 256 in 176: 5 bits, scales and minima of 32
+  kQ6_K = 14,  ///< 256 in 210: 6 bits, scales of 16
+  kBf16 = 30,  ///< 1 in 2
 };
 
 /// The size of one block of a weight type: `elements` numbers in `bytes` bytes.
 struct WeightBlock {
-  std::int64_t elements = 1;
-  std::int64_t bytes = 0;
+  std::int64_t elements = 1;  ///< of one block
+  std::int64_t bytes = 0;     ///< of one block
 };
 
 /// "F32", "Q4_K", ...
