@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <immintrin.h>
 #include <omp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -157,10 +158,11 @@ TEST(Host, TheDefaultCountIsThatOfItsAffinity) {
 TEST(Host, NoThreadsToBeHad) {
   const Model model = LoadModel();
   EXPECT_EQ(InChild([&] {
-              const rlimit none = {0, 0};  // does not bind root, whose stacks then are too large
-              const rlimit stack = {std::uint64_t{1} << 46, std::uint64_t{1} << 46};
-              setrlimit(RLIMIT_NPROC, &none);
-              setrlimit(RLIMIT_STACK, &stack);
+              pthread_attr_t attributes;  // of new threads, whose stacks cannot be had
+              if (pthread_attr_init(&attributes) != 0 ||
+                  pthread_attr_setstacksize(&attributes, std::size_t{1} << 46) != 0 ||
+                  pthread_setattr_default_np(&attributes) != 0)
+                return 2;
               return Generate(model, 4) == kText ? 0 : 1;
             }),
             0);

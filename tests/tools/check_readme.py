@@ -4,9 +4,9 @@
 usage: check_readme.py SOURCE_DIR COMMAND
 
 Every C++ and C block must be a file of tools/examples as a whole, each of which is a test, and each
-file must be shown. Every "manyhead ..." line of a console block is parsed; those on the bundled
-model are run. Python blocks are run by tools/python/tests/test_readme.py, with --write the C++ and
-C blocks are replaced by the files.
+file must be shown; with --write instead of the command README.md takes them over. Every
+"manyhead ..." line of a console block is parsed; those on the bundled model are run. Python blocks
+are run by tools/python/tests/test_readme.py.
 """
 import pathlib
 import re
