@@ -2,7 +2,8 @@
 """What Doxygen reads of a file: its input filter. usage: filter.py FILE
 
 Copies, moves, destructors and the declaration of what is private to the library mean in every class
-the same, so they have no comments and are left out; so is the attribute of the namespace.
+the same, so they have no comments and are left out; so is the attribute of the namespace. Lines of
+a comment that begin with a label, such as Errors, become items of a list.
 """
 import pathlib
 import re
@@ -19,6 +20,9 @@ LEFT_OUT = (
     r"friend class \w+;",
 )
 LINE = re.compile(rf"^\s*(?:{'|'.join(LEFT_OUT)})\s*$")
+# What a comment says about shapes, errors, threads and the like becomes a list.
+LABEL = re.compile(r"^(\s*/// )(Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|"
+                   r"Policies|Sharing|Growth|Memory|Handles|Structs|Numbers|lse)\s+(?=\S)")
 ONLY_INSIDE = "/// For other rooms of this library only: incomplete outside it."
 
 
@@ -27,6 +31,7 @@ def main(path: str) -> None:
     if path.endswith(".h"):
         lines = ["" if LINE.match(line) or line.strip() == ONLY_INSIDE else line
                  for line in text.split("\n")]
+        lines = [LABEL.sub(r"\1- **\2** ", line) for line in lines]
         text = "\n".join(lines).replace("namespace MANYHEAD_API manyhead", "namespace manyhead")
     sys.stdout.write(text)
 
