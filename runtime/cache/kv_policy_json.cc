@@ -126,9 +126,9 @@ Status ApplyEntry(const std::string& where, const Json& entry, Heads* heads) {
 }
 
 Status ApplyJson(std::string_view text, Heads* heads) {
-  const Result<Json> parsed = ParseJson(text, JsonKeys::kUnique);
+  const Result<JsonTree> parsed = ParseJson(text, JsonKeys::kUnique);
   if (!parsed.ok()) return Invalid(parsed.status().message());
-  const Json& json = *parsed;
+  const Json& json = parsed->root();
   if (!json.is_object() || !json.contains("heads") || !json["heads"].is_array())
     return Invalid("expected an object with a list \"heads\"");
   for (const auto& [key, value] : json.items())

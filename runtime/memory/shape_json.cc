@@ -265,13 +265,13 @@ Result<ModelShape> ParseObject(const Json& json, std::optional<WeightType> weigh
 }  // namespace
 
 Result<ModelShape> ParseModelShape(std::string_view text, std::optional<WeightType> weight_type) {
-  const Result<Json> parsed = ParseJson(text, JsonKeys::kLastCounts);
-  const std::string problem = !parsed.ok()          ? parsed.status().message()
-                              : parsed->is_object() ? std::string()
-                                                    : Reader::Show(*parsed);
+  const Result<JsonTree> parsed = ParseJson(text, JsonKeys::kLastCounts);
+  const std::string problem = !parsed.ok()                 ? parsed.status().message()
+                              : parsed->root().is_object() ? std::string()
+                                                           : Reader::Show(parsed->root());
   if (!problem.empty())
     return Status(StatusCode::kInvalidArgument, kNames.where + problem + "; expected an object");
-  const Json& json = *parsed;
+  const Json& json = parsed->root();
   // Models that read pictures too keep the decoder's part in an object of its own.
   if (!json.contains(kNames.d_model) && json.contains("text_config") &&
       json["text_config"].is_object())

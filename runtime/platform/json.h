@@ -16,9 +16,29 @@ enum class JsonKeys : std::uint8_t {
   kLastCounts,  ///< as the readers of other projects' files do
 };
 
+/// A parsed value that may go away when there is no memory: the library's own destructor allocates
+/// for arrays and objects that hold something, and ends the process where it cannot.
+class JsonTree {
+ public:
+  JsonTree() = default;
+  JsonTree(JsonTree&&) noexcept = default;
+  JsonTree& operator=(JsonTree&&) = delete;
+  ~JsonTree() { Empty(root_); }
+
+  const nlohmann::ordered_json& root() const noexcept { return root_; }
+  nlohmann::ordered_json& root() noexcept { return root_; }
+
+  /// Leaves arrays and objects without elements; nothing is allocated.
+  static void Empty(nlohmann::ordered_json& json) noexcept;
+
+ private:
+  nlohmann::ordered_json root_;
+};
+
 /// The value of a text from outside.
 ///
 /// Errors   kInvalidArgument: "the text is no valid JSON", or what else is wrong with it.
-Result<nlohmann::ordered_json> ParseJson(std::string_view text, JsonKeys keys);
+///          Throws bad_alloc.
+Result<JsonTree> ParseJson(std::string_view text, JsonKeys keys);
 
 }  // namespace manyhead
