@@ -19,8 +19,8 @@ int main(int argc, char** argv) {
   if (!session.ok()) return Fail(session.status());
 
   std::string document;
-  while (document.size() < 200) document += "The key is x7k2qz and the map is in the blue box. ";
-  for (const char* question : {"The key is ", "The map is ", "The key is "}) {
+  while (document.size() < 200) document += "x7k2qz ";
+  for (const char* question : {"x7", "x7k", "x7k2q"}) {
     const auto ids = model->tokenizer().Encode(document + question);
     if (!ids.ok()) return Fail(ids.status());
     manyhead::GenerateOptions generate;
