@@ -8,19 +8,22 @@
 #include <span>
 #include <vector>
 
-namespace manyhead {
+#include "manyhead/export.h"
+
+namespace MANYHEAD_API manyhead {
 
 /// A query head.
 struct HeadId {
-  std::int64_t layer = 0;
-  std::int64_t head = 0;
+  std::int64_t layer = 0;  ///< from 0
+  std::int64_t head = 0;   ///< of the layer's H, from 0
 
+  /// By layer, then by head.
   friend auto operator<=>(const HeadId&, const HeadId&) noexcept = default;
 };
 
 /// The attention weights of one query head at one query position.
 struct CapturedRow {
-  HeadId head;
+  HeadId head;                ///< whose weights they are
   std::int64_t position = 0;  ///< of the query in the sequence
   /// [position + 1] by the key's absolute position; 0 where it is hidden, evicted or not stored.
   std::span<const float> weights;
@@ -40,6 +43,7 @@ struct CaptureOptions {
   std::function<void(const CapturedRow&)> on_row{};
 };
 
+/// How much a CaptureRing keeps.
 struct CaptureRingOptions {
   std::int64_t max_rows = 4096;                       ///< at least 1
   std::int64_t max_weights = std::int64_t{16} << 20;  ///< of all rows together, at least 1
@@ -52,11 +56,12 @@ struct CaptureRingOptions {
 ///   options.on_row = [&](const CapturedRow& row) { ring.Add(row); };
 class CaptureRing {
  public:
+  /// What is kept of a CapturedRow.
   struct Row {
-    HeadId head;
-    std::int64_t position = 0;
-    float lse = 0;
-    float sink_share = 0;
+    HeadId head;                         ///< whose weights they are
+    std::int64_t position = 0;           ///< of the query
+    float lse = 0;                       ///< of all keys
+    float sink_share = 0;                ///< of a sink logit
     std::span<const float> weights;      ///< of `keys`; without top_k of all keys, [position + 1]
     std::span<const std::int64_t> keys;  ///< by falling weight; empty without top_k
   };
@@ -67,11 +72,14 @@ class CaptureRing {
   /// Drops the oldest rows until `row` fits; one longer than max_weights is dropped itself.
   /// Allocates nothing.
   void Add(const CapturedRow& row) noexcept;
+  /// Drops all rows, and counts anew.
   void Clear() noexcept;
 
+  /// Rows kept.
   std::int64_t size() const noexcept { return count_; }
   /// Row `index`, the oldest first; valid until the next Add.
   Row operator[](std::int64_t index) const noexcept;
+  /// Rows that went because newer ones came, or that were too long.
   std::int64_t dropped() const noexcept { return dropped_; }
 
  private:
@@ -95,6 +103,7 @@ class CaptureRing {
   std::int64_t dropped_ = 0;
 };
 
+/// What a HeadProfile looks at.
 struct HeadProfileOptions {
   /// Rows of the positions every - 1, 2 every - 1, ... are looked at; time and bytes are those of
   /// every step. At least 1.
@@ -131,9 +140,9 @@ struct HeadStats {
 /// The weights are recomputed from queries, keys and lse with attention's own kernels, so they are
 /// those that were used, whatever the types, windows and policies of the cache.
 struct HeadProfile {
-  HeadProfileOptions options{};
-  std::int64_t steps = 0;
-  std::int64_t tokens = 0;
+  HeadProfileOptions options{};                 ///< that it was made with
+  std::int64_t steps = 0;                       ///< of any number of tokens
+  std::int64_t tokens = 0;                      ///< of all steps
   std::vector<std::vector<HeadStats>> heads{};  ///< [layer][query head]
 };
 
