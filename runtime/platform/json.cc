@@ -10,30 +10,28 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Builds the value of a text, piece by piece as the reader finds them.
+/// Builds the value of a text from the pieces that the reader finds. Arrays and objects are made
+/// when they are whole: an object that grows copies what it holds.
 class Builder : public nlohmann::json_sax<Json> {
  public:
-  Builder(Json& root, JsonKeys keys) : root_(root), keys_(keys) {}
+  explicit Builder(JsonKeys keys) : keys_(keys) {}
 
+  JsonTree TakeRoot() noexcept { return JsonTree(std::move(root_)); }
   /// What is wrong with the text, where that is not its grammar.
   const std::string& error() const noexcept { return error_; }
 
-  bool null() override { return Add(nullptr) != nullptr; }
-  bool boolean(bool value) override { return Add(value) != nullptr; }
-  bool number_integer(number_integer_t value) override { return Add(value) != nullptr; }
-  bool number_unsigned(number_unsigned_t value) override { return Add(value) != nullptr; }
-  bool number_float(number_float_t value, const string_t&) override {
-    return Add(value) != nullptr;
-  }
-  bool string(string_t& value) override { return Add(std::move(value)) != nullptr; }
+  ~Builder() override { JsonTree::Empty(root_); }
+  bool null() override { return Add(JsonTree()); }
+  bool boolean(bool value) override { return Add(JsonTree(value)); }
+  bool number_integer(number_integer_t value) override { return Add(JsonTree(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(JsonTree(value)); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(JsonTree(value)); }
+  bool string(string_t& value) override { return Add(JsonTree(std::move(value))); }
   bool binary(binary_t&) override { return false; }  // not in a text
 
-  bool start_object(std::size_t) override {
-    seen_.emplace_back();
-    return Open(Json::value_t::object);
-  }
+  bool start_object(std::size_t) override { return Open(Json::value_t::object); }
   bool key(string_t& value) override {
-    if (keys_ == JsonKeys::kUnique && !seen_.back().insert(value).second) {
+    if (keys_ == JsonKeys::kUnique && !open_.back().keys.insert(value).second) {
       error_ = "the text has the key " +
                Json(value).dump(-1, ' ', false, Json::error_handler_t::replace) + " twice";
       return false;
@@ -41,10 +39,7 @@ class Builder : public nlohmann::json_sax<Json> {
     key_ = std::move(value);
     return true;
   }
-  bool end_object() override {
-    seen_.pop_back();
-    return Close();
-  }
+  bool end_object() override { return Close(); }
   bool start_array(std::size_t) override { return Open(Json::value_t::array); }
   bool end_array() override { return Close(); }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
@@ -52,41 +47,55 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
  private:
-  /// Puts a value, which holds no others, in its place.
-  Json* Add(Json value) {
-    if (open_.empty()) {
-      root_ = std::move(value);
-      return &root_;
-    }
-    Json& around = *open_.back();
-    if (around.is_array()) {
-      around.push_back(std::move(value));
-      return &around.back();
-    }
-    Json& place = around[key_];
-    JsonTree::Empty(place);  // what the key had before
-    place = std::move(value);
-    return &place;
+  /// An array or object that is not whole yet.
+  struct Part {
+    Json::value_t type;
+    std::vector<std::pair<std::string, JsonTree>> elements{};  // of arrays without keys
+    std::set<std::string> keys{};
+  };
+
+  bool Add(JsonTree value) {
+    if (open_.empty())
+      root_ = std::move(value.root());
+    else
+      open_.back().elements.emplace_back(std::move(key_), std::move(value));
+    return true;
   }
   bool Open(Json::value_t type) {
     if (open_.size() == kMaxJsonDepth) {
       error_ = "the text is nested more than " + std::to_string(kMaxJsonDepth) + " deep";
       return false;
     }
-    open_.push_back(Add(Json(type)));
+    names_.push_back(std::move(key_));
+    open_.push_back(Part{type});
     return true;
   }
   bool Close() {
+    Part part = std::move(open_.back());
     open_.pop_back();
-    return true;
+    JsonTree whole{Json(part.type)};
+    if (part.type == Json::value_t::array) {
+      whole.root().get_ref<Json::array_t&>().reserve(part.elements.size());
+      for (auto& element : part.elements) whole.root().push_back(std::move(element.second.root()));
+    } else {
+      whole.root().get_ref<Json::object_t&>().reserve(part.elements.size());
+      for (auto& [name, value] : part.elements) {
+        Json& place = whole.root()[name];
+        JsonTree::Empty(place);  // what a key had that comes twice
+        place = std::move(value.root());
+      }
+    }
+    key_ = std::move(names_.back());
+    names_.pop_back();
+    return Add(std::move(whole));
   }
 
-  Json& root_;
   JsonKeys keys_;
+  Json root_;
   std::string error_;
-  std::string key_;                          // of the next value
-  std::vector<Json*> open_;                  // arrays and objects around it
-  std::vector<std::set<std::string>> seen_;  // keys of the objects around it
+  std::string key_;                 // of the next value
+  std::vector<Part> open_;          // around it, the innermost last
+  std::vector<std::string> names_;  // keys of these
 };
 
 }  // namespace
@@ -98,9 +107,8 @@ void JsonTree::Empty(Json& json) noexcept {
 }
 
 Result<JsonTree> ParseJson(std::string_view text, JsonKeys keys) {
-  JsonTree tree;
-  Builder builder(tree.root(), keys);
-  if (Json::sax_parse(text.begin(), text.end(), &builder)) return Result<JsonTree>(std::move(tree));
+  Builder builder(keys);
+  if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.TakeRoot();
   return Status(StatusCode::kInvalidArgument,
                 builder.error().empty() ? "the text is no valid JSON" : builder.error());
 }

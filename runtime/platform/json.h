@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "manyhead/status.h"
 
@@ -16,11 +17,12 @@ enum class JsonKeys : std::uint8_t {
   kLastCounts,  ///< as the readers of other projects' files do
 };
 
-/// A parsed value that may go away when there is no memory: the library's own destructor allocates
+/// A value that may go away when there is no memory: the destructor of the type inside allocates
 /// for arrays and objects that hold something, and ends the process where it cannot.
 class JsonTree {
  public:
   JsonTree() = default;
+  explicit JsonTree(nlohmann::ordered_json&& root) noexcept : root_(std::move(root)) {}
   JsonTree(JsonTree&&) noexcept = default;
   JsonTree& operator=(JsonTree&&) = delete;
   ~JsonTree() { Empty(root_); }

@@ -1,5 +1,6 @@
 // Decodes many tokens of many texts, with forks, evictions, reuse and saved states between, and
 // fails where memory, descriptors or threads grow: soak MODEL.gguf TOKENS
+#include <malloc.h>
 #include <manyhead/manyhead.h>
 #include <unistd.h>
 
@@ -211,6 +212,9 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::int64_t tokens = std::atoll(argv[2]);
   constexpr int kParts = 20, kWarmUp = 4;
+  // Large buffers go back to the system when a session ends: otherwise they come to lie in a heap
+  // that small blocks keep open, and what is measured are the habits of the allocator.
+  mallopt(M_MMAP_THRESHOLD, 128 << 10);
   Random random;
   Texts texts(argv[1]);
   Sequences sequences;
