@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/platform/printable.h"
+
 namespace manyhead {
 namespace {
 
@@ -33,7 +35,8 @@ class Builder : public nlohmann::json_sax<Json> {
   bool key(string_t& value) override {
     if (keys_ == JsonKeys::kUnique && !open_.back().keys.insert(value).second) {
       error_ = "the text has the key " +
-               Json(value).dump(-1, ' ', false, Json::error_handler_t::replace) + " twice";
+               Printable(Json(value).dump(-1, ' ', true, Json::error_handler_t::replace)) +
+               " twice";
       return false;
     }
     key_ = std::move(value);
