@@ -8,19 +8,20 @@
 #include <span>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/heads.h"
 #include "manyhead/isa.h"
 #include "manyhead/model.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 /// left * right^T, a [rows, cols] matrix of rank at most `rank`.
 struct LowRankMatrix {
-  std::int64_t rows = 0;
-  std::int64_t cols = 0;
-  std::int64_t rank = 0;
+  std::int64_t rows = 0;      ///< of the product
+  std::int64_t cols = 0;      ///< of the product
+  std::int64_t rank = 0;      ///< columns of both factors
   std::vector<double> left;   ///< [rows, rank]
   std::vector<double> right;  ///< [cols, rank]
 };
@@ -41,9 +42,9 @@ struct Spectrum {
 ///
 /// Source   transformer-circuits.pub/2021/framework, "Virtual weights and composition"
 struct CompositionScores {
-  double query = 0;
-  double key = 0;
-  double value = 0;
+  double query = 0;  ///< by way of the reader's queries
+  double key = 0;    ///< by way of its keys
+  double value = 0;  ///< by way of its values
 };
 
 /// The heads of one layer as maps of the residual stream x (a column): with the layer's norm taken
@@ -66,14 +67,20 @@ class LayerCircuits {
   LayerCircuits& operator=(LayerCircuits&&) noexcept;
   ~LayerCircuits();
 
+  /// As given to Create.
   std::int64_t layer() const noexcept;
+  /// H of the layer.
   std::int64_t num_heads() const noexcept;
+  /// Elements of the residual stream.
   std::int64_t d_model() const noexcept;
 
-  /// `head` is in [0, num_heads()) from here on.
+  /// W_QK [d, d]; `head` is in [0, num_heads()) from here on.
   LowRankMatrix Qk(std::int64_t head) const;
+  /// W_OV [d, d].
   LowRankMatrix Ov(std::int64_t head) const;
+  /// Of W_QK.
   Spectrum QkSpectrum(std::int64_t head) const;
+  /// Of W_OV.
   Spectrum OvSpectrum(std::int64_t head) const;
 
   /// What head `from` of this layer passes on to head `to` of `later`, a layer of the same model.
@@ -89,32 +96,35 @@ class LayerCircuits {
   std::unique_ptr<Impl> impl_;
 };
 
+/// One head's matrices.
 struct HeadCircuit {
-  HeadId id;
-  std::int64_t kv_head = 0;
-  Spectrum qk;
-  Spectrum ov;
+  HeadId id;                 ///< which head
+  std::int64_t kv_head = 0;  ///< that it reads
+  Spectrum qk;               ///< of W_QK
+  Spectrum ov;               ///< of W_OV
 };
 
 /// What one head passes on to a later one.
 struct HeadLink {
-  HeadId from;
-  HeadId to;
-  CompositionScores scores;
+  HeadId from;                ///< that writes
+  HeadId to;                  ///< that reads
+  CompositionScores scores;   ///< by way of each input
   std::int64_t rank = 0;      ///< of scores.key among all heads before `to`; 1 = the largest
   std::int64_t num_from = 0;  ///< heads before `to`
 };
 
+/// Which heads and links are described.
 struct CircuitOptions {
   std::vector<HeadId> heads{};  ///< that are described; empty: all
   std::vector<HeadId> from{};   ///< heads whose links to each of `to` in a later layer are wanted
-  std::vector<HeadId> to{};
-  int threads = 0;  ///< 0 selects the CPUs this process may use
+  std::vector<HeadId> to{};     ///< of these links
+  int threads = 0;              ///< 0 selects the CPUs this process may use
   /// Called after each layer with (layers done, layers); may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress{};
   const std::atomic<bool>* cancel = nullptr;  ///< ends the work after the layer it is in
 };
 
+/// What DescribeCircuits gives.
 struct ModelCircuits {
   std::vector<HeadCircuit> heads;  ///< layer by layer
   std::vector<HeadLink> links;     ///< by `to`, then falling scores.key
@@ -132,16 +142,17 @@ Result<ModelCircuits> DescribeCircuits(const Model& model, const CircuitOptions&
 /// the sum over its heads of A_i X W_i^VO: attention weights A_i [T, T], the layer's normed input X
 /// [T, d], and W_VO = W_V^T W_O^T, the transpose of W_OV.
 struct HeadTerm {
-  HeadId id;
+  HeadId id;  ///< which head
   /// sum_t <term_t, sum_t> / sum_t |sum_t|^2: the shares of a layer's heads add up to 1, and one
   /// that works against the others has a negative share.
   double share = 0;
   double norm = 0;  ///< sqrt(sum_t |term_t|^2 / sum_t |sum_t|^2)
 };
 
+/// The terms of one layer.
 struct LayerTerms {
-  std::int64_t layer = 0;
-  std::vector<HeadTerm> heads;
+  std::int64_t layer = 0;         ///< from 0
+  std::vector<HeadTerm> heads;    ///< [H]
   double norm = 0;                ///< root mean square over tokens of |sum_t|
   std::int64_t heads_for_90 = 0;  ///< heads of the largest shares that together reach 0.9
   /// Largest difference between the sum of the heads' terms and the decoder's own output
@@ -149,12 +160,14 @@ struct LayerTerms {
   double difference = 0;
 };
 
+/// How the text is evaluated.
 struct TermOptions {
-  MathMode math = MathMode::kFast;
-  int threads = 0;           ///< 0 selects the CPUs this process may use
-  std::optional<Isa> isa{};  ///< default SelectIsa()
+  MathMode math = MathMode::kFast;  ///< of the products with weights
+  int threads = 0;                  ///< 0 selects the CPUs this process may use
+  std::optional<Isa> isa{};         ///< default SelectIsa()
 };
 
+/// The longest text whose terms can be had.
 inline constexpr std::int64_t kMostTermTokens = 256;
 
 /// The terms of every layer over a text, from the decoder's own attention.

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/heads.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
@@ -16,7 +17,7 @@
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 /// What a head attends to; tools/docs/head_classes.md defines each with its source and threshold.
 enum class HeadClass : std::uint8_t {
@@ -32,6 +33,7 @@ enum class HeadClass : std::uint8_t {
   kMixed,           ///< none of these
 };
 
+/// How many HeadClass has.
 inline constexpr int kNumHeadClasses = 10;
 
 /// "induction", "retrieval", "previous-token", "fixed-offset", "duplicate-token", "syntactic",
@@ -51,12 +53,12 @@ struct DependencyScore {
 
 /// Scores of one head, each from 0 to 1; NaN where it was not measured.
 struct HeadScores {
-  double previous_token = 0;  ///< mean weight of the token before
-  double fixed_offset = 0;    ///< mean weight of the token `offset` back
-  std::int64_t offset = 0;    ///< of 0..16 the one with most weight
-  double duplicate_token = 0;
-  double induction = 0;
-  double retrieval = 0;
+  double previous_token = 0;    ///< mean weight of the token before
+  double fixed_offset = 0;      ///< mean weight of the token `offset` back
+  std::int64_t offset = 0;      ///< of 0..16 the one with most weight
+  double duplicate_token = 0;   ///< mean weight of earlier occurrences
+  double induction = 0;         ///< mean weight of what followed the earlier occurrence
+  double retrieval = 0;         ///< share of the needle's tokens looked at while they are copied
   double sink = 0;              ///< mean weight of the first 4 tokens
   double local = 0;             ///< mean weight of the last 16 tokens
   double uniformity = 0;        ///< mean entropy over that of equal weights
@@ -68,10 +70,10 @@ struct HeadScores {
 
 /// From which score on a head belongs to a class.
 struct HeadThresholds {
-  double pattern = 0.4;    ///< induction, duplicate_token, previous_token, fixed_offset
-  double retrieval = 0.1;  ///< arXiv:2404.15574
-  double sink = 0.5;
-  double local = 0.7;
+  double pattern = 0.4;               ///< induction, duplicate_token, previous_token, fixed_offset
+  double retrieval = 0.1;             ///< arXiv:2404.15574
+  double sink = 0.5;                  ///< of the first tokens
+  double local = 0.7;                 ///< of the last tokens
   double collapsed = 0.95;            ///< uniformity, constancy, twin
   double syntactic_gain = 0.1;        ///< of accuracy over the best fixed distance
   double syntactic_deviations = 3;    ///< ... and in standard deviations of the baseline's share
@@ -85,13 +87,15 @@ HeadClass ClassOf(const HeadScores& scores, const HeadThresholds& thresholds = {
 const DependencyScore* BestDependency(const HeadScores& scores,
                                       const HeadThresholds& thresholds = {}) noexcept;
 
+/// What one head looks for.
 struct HeadReport {
-  HeadId id;
-  std::int64_t kv_head = 0;
-  HeadClass head_class = HeadClass::kMixed;
-  HeadScores scores;
+  HeadId id;                                 ///< which head
+  std::int64_t kv_head = 0;                  ///< that it reads
+  HeadClass head_class = HeadClass::kMixed;  ///< by `scores`
+  HeadScores scores;                         ///< measured on the probes
 };
 
+/// What a probe consists of.
 enum class ProbeKind : std::uint8_t {
   kText,      ///< the text
   kRepeat,    ///< one token, then random ones twice
@@ -104,29 +108,31 @@ const char* ProbeKindName(ProbeKind kind) noexcept;
 
 /// One sequence of tokens that scores were measured on.
 struct Probe {
-  ProbeKind kind = ProbeKind::kText;
-  std::vector<TokenId> ids;
+  ProbeKind kind = ProbeKind::kText;  ///< what it consists of
+  std::vector<TokenId> ids;           ///< the sequence
   /// Where random tokens begin and how many they are; of kRepeat and kNeedle.
   std::int64_t begin = 0;
-  std::int64_t count = 0;
+  std::int64_t count = 0;  ///< random tokens
   std::int64_t again = 0;  ///< where they begin for the second time
 };
 
+/// What heads are classified on.
 struct ClassifyOptions {
   /// At least 256 tokens, of which 512 are used at most; empty: a text that is part of the library.
   std::vector<TokenId> text{};
-  std::string conllu{};    ///< the bytes of a CoNLL-U file; empty: no syntactic scores
-  std::uint64_t seed = 0;  ///< of the random tokens
-  HeadThresholds thresholds{};
-  MathMode math = MathMode::kFast;
-  int threads = 0;           ///< 0 selects the CPUs this process may use
-  std::optional<Isa> isa{};  ///< default SelectIsa()
+  std::string conllu{};             ///< the bytes of a CoNLL-U file; empty: no syntactic scores
+  std::uint64_t seed = 0;           ///< of the random tokens
+  HeadThresholds thresholds{};      ///< of the classes
+  MathMode math = MathMode::kFast;  ///< of the products with weights
+  int threads = 0;                  ///< 0 selects the CPUs this process may use
+  std::optional<Isa> isa{};         ///< default SelectIsa()
   /// Called after each probe with (tokens evaluated, tokens to evaluate); may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress{};
   /// When set by anyone, the work ends after the probe it is in, with an error.
   const std::atomic<bool>* cancel = nullptr;
 };
 
+/// What every head looks for.
 struct HeadClassification {
   std::vector<HeadReport> heads;  ///< layer by layer
   std::vector<Probe> probes;      ///< what was evaluated, in order

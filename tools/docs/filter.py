@@ -14,7 +14,7 @@ LEFT_OUT = (
     rf"{NAME}\((?:const )?({NAME})&&?(?: \w+)?\)(?: noexcept)?(?: = \w+)?;",  # X(X&&)
     rf"{NAME}& operator=\((?:const )?{NAME}&&?(?: \w+)?\)(?: noexcept)?(?: = \w+)?;",
     rf"~{NAME}\(\)(?: = \w+)?;",
-    r"struct Impl;",
+    r"struct Impl;(?:  ///< incomplete outside the library)?",
     rf"explicit {NAME}\(std::(?:unique|shared)_ptr<(?:const )?Impl> impl\) noexcept;",
     r"(?:const )?Impl& impl\(\) (?:const )?noexcept \{ return \*impl_; \}",
     r"friend class \w+;",
@@ -22,7 +22,7 @@ LEFT_OUT = (
 LINE = re.compile(rf"^\s*(?:{'|'.join(LEFT_OUT)})\s*$")
 # What a comment says about shapes, errors, threads and the like becomes a list.
 LABEL = re.compile(r"^(\s*/// )(Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|"
-                   r"Policies|Sharing|Growth|Memory|Handles|Structs|Numbers|lse)\s+(?=\S)")
+                   r"Policies|Sharing|Growth|Memory|Handles|Structs|Numbers|Norms|Rotation|Groups|lse)\s+(?=\S)")
 ONLY_INSIDE = "/// For other rooms of this library only: incomplete outside it."
 
 
