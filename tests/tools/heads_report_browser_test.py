@@ -23,6 +23,7 @@ TEXT = "The cat sat on the mat. </script><b>The cat sat</b> on\tthe mat."
 # Runs in the page after its own script, and leaves what it saw where --dump-dom shows it.
 PROBE = """
 <script>
+{
 const seen = {};
 const key = (target, name, more = {}) =>
     target.dispatchEvent(new KeyboardEvent('keydown', {key: name, bubbles: true, cancelable: true, ...more}));
@@ -61,7 +62,8 @@ key(strip, 'Home');
 seen.option = document.getElementById(strip.getAttribute('aria-activedescendant')).textContent;
 seen.text = [...strip.children].map(span => span.textContent).join('');
 const box = canvas.getBoundingClientRect();
-canvas.dispatchEvent(new MouseEvent('mousemove', {clientX: box.left + 100, clientY: box.top + 100, bubbles: true}));
+canvas.dispatchEvent(new MouseEvent('mousemove', {clientX: box.left + views[0].margin + 3,
+    clientY: box.top + views[0].margin + 3, bubbles: true}));
 seen.tip = document.getElementById('tip').textContent;
 const select = document.getElementById('metric');
 seen.metrics = select.options.length;
@@ -79,6 +81,7 @@ seen.bold = document.querySelectorAll('b').length;
 seen.labels = [...document.querySelectorAll('select, canvas, [role=grid], [role=listbox]')].every(
     one => one.getAttribute('aria-label') || one.getAttribute('aria-labelledby') || (one.labels && one.labels.length));
 document.documentElement.dataset.seen = JSON.stringify(seen);
+}
 </script>
 """
 
@@ -157,7 +160,8 @@ class BrowserTest(unittest.TestCase):
         folder = pathlib.Path(os.environ.get("MANYHEAD_SCREENSHOTS") or self.folder)
         page = report(self.folder)
         address = page.as_uri() + "#1.0,1.2"
-        for name, flags in (("light", ()), ("dark", ("--blink-settings=preferredColorScheme=0",))):
+        for name, flags in (("light", ("--blink-settings=preferredColorScheme=1",)),
+                            ("dark", ("--blink-settings=preferredColorScheme=0",))):
             picture = folder / f"{name}.png"
             run = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu",
                                   f"--user-data-dir={self.folder}/profile", "--window-size=1400,1900",

@@ -36,7 +36,7 @@ const std::vector<HeadsReport::Metric>& ProfileMetrics() {
        1},
       {"max_weight", "Largest weight", "", "Of a row, on average.", 3},
       {"output_norm", "Output norm", "", "Of what the head adds to the residual stream.", 3},
-      {"time", "Time", "us per token",
+      {"time", "Time", "\u00b5s per token",
        "Attention's work, over all threads; heads of one KV head get even parts."},
       {"kv_bytes", "KV read", "bytes per token",
        "Keys and values that had to be read; heads of one KV head get even parts.", 0}};

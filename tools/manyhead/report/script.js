@@ -200,7 +200,8 @@ function paintLegend(byClass, info, least, most) {
   const ramp = element('i', {className: 'ramp',
                              style: `background:linear-gradient(90deg, ${css(start)}${middle}, ${css(palette.hot)})`});
   const low = info.signed ? -most : least;
-  legend.replaceChildren(element('span', {}, `${format(low, info.digits)} `, ramp,
+  legend.replaceChildren(element('span', {className: 'paper', textContent: `${info.name}: `}),
+                         element('span', {}, `${format(low, info.digits)} `, ramp,
                                  ` ${format(most, info.digits)} ${info.unit}`));
   byId('metric-help').textContent = info.help;
 }
@@ -227,7 +228,7 @@ function weightAt(matrix, query, key) {
 /* Views: one or two heads. */
 
 const views = [null, null];
-const LABEL = 96;  // pixels beside the matrix for its tokens
+const LABEL_MOST = 96;  // pixels beside the matrix for its tokens
 
 class View {
   constructor(slot, head) {
@@ -276,8 +277,8 @@ class View {
   cellAt(event) {
     const box = this.canvas.getBoundingClientRect();
     const scale = this.canvas.clientWidth / box.width;
-    const key = Math.floor(((event.clientX - box.left) * scale - LABEL) / this.size);
-    const query = Math.floor(((event.clientY - box.top) * scale - LABEL) / this.size);
+    const key = Math.floor(((event.clientX - box.left) * scale - this.margin) / this.size);
+    const query = Math.floor(((event.clientY - box.top) * scale - this.margin) / this.size);
     return query >= 0 && query < T && key >= 0 && key < T ? {query, key} : null;
   }
 
@@ -328,16 +329,21 @@ class View {
       span.setAttribute('aria-selected', i === this.query);
     });
     this.strip.setAttribute('aria-activedescendant', `token-${this.slot}-${this.query}`);
-    const rows = this.strongest(6).map(key => element('tr', {}, cellOf(key), cellOf(data.tokens[key], 'text'),
+    const rows = this.strongest(6).map(key => element('tr', {}, cellOf(key), cellOf(dotted(data.tokens[key]), 'text'),
         cellOf(this.query - key), cellOf(weightAt(this.matrix, this.query, key).toFixed(3))));
     this.best.replaceChildren(element('caption', {textContent: `Where ${quote(this.query)} looks most`}),
                               headRow('position', '.token', 'back', 'weight'), ...rows);
   }
 
   paintCanvas() {
-    const room = (this.canvas.parentElement.clientWidth || 600) - LABEL - 4;
-    this.size = clamp(Math.floor(room / T), 8, 18);
-    const side = LABEL + T * this.size + 1, ratio = window.devicePixelRatio || 1;
+    const room = (this.canvas.parentElement.clientWidth || 600) - LABEL_MOST - 4;
+    this.size = clamp(Math.floor(room / T), 6, 18);
+    const ratio = window.devicePixelRatio || 1;
+    const ruler = this.canvas.getContext('2d');
+    ruler.font = this.font();
+    const longest = Math.max(...data.tokens.map(token => ruler.measureText(dotted(token)).width));
+    this.margin = Math.min(LABEL_MOST, Math.ceil(longest) + 8);
+    const label = this.margin, side = label + T * this.size + 1;
     this.canvas.width = this.canvas.height = side * ratio;
     this.canvas.style.width = this.canvas.style.height = `${side}px`;
     const pen = this.canvas.getContext('2d');
@@ -347,35 +353,42 @@ class View {
     for (let query = 0; query < T; query++) {
       for (let key = 0; key <= query; key++) {
         pen.fillStyle = css(mix(palette.cold, palette.hot, Math.sqrt(weightAt(this.matrix, query, key))));
-        pen.fillRect(LABEL + key * this.size, LABEL + query * this.size, this.size, this.size);
+        pen.fillRect(label + key * this.size, label + query * this.size, this.size, this.size);
       }
     }
     this.paintLabels(pen);
     pen.strokeStyle = palette.focus;
     pen.lineWidth = 1.5;
-    pen.strokeRect(LABEL, LABEL + this.query * this.size, (this.query + 1) * this.size, this.size);
-    pen.strokeRect(LABEL + this.key * this.size, LABEL + this.query * this.size, this.size, this.size);
+    pen.strokeRect(label, label + this.query * this.size, (this.query + 1) * this.size, this.size);
+    pen.strokeRect(label + this.key * this.size, label + this.query * this.size, this.size, this.size);
   }
 
+  font() { return `${clamp(this.size + 1, 8, 12)}px ui-monospace, monospace`; }
+
   paintLabels(pen) {
-    pen.font = `${Math.min(12, this.size + 1)}px ui-monospace, monospace`;
+    const label = this.margin;
+    pen.font = this.font();
     pen.fillStyle = palette.ink;
     pen.textAlign = 'right';
     pen.textBaseline = 'middle';
     data.tokens.forEach((token, i) => {
-      const middle = LABEL + (i + 0.5) * this.size;
-      pen.fillText(token, LABEL - 4, middle, LABEL - 8);
+      const middle = label + (i + 0.5) * this.size;
+      pen.fillText(dotted(token), label - 4, middle, label - 8);
       pen.save();
-      pen.translate(middle, LABEL - 4);
+      pen.translate(middle, label - 4);
       pen.rotate(Math.PI / 2);
-      pen.fillText(token, 0, 0, LABEL - 8);
+      pen.fillText(dotted(token), 0, 0, label - 8);
       pen.restore();
     });
   }
 }
 
 function clamp(value, least, most) { return Math.max(least, Math.min(most, value)); }
-function quote(i) { return `${i} “${data.tokens[i]}”`; }
+/** Spaces that begin or end a token, made visible, but not all of a long run. */
+function dotted(token) {
+  return token.replace(/^ +| +$/g, spaces => spaces.length > 4 ? `·×${spaces.length}` : '·'.repeat(spaces.length));
+}
+function quote(i) { return `${i} “${dotted(data.tokens[i])}”`; }
 function cellOf(text, kind = '') { return element('td', {className: kind, textContent: text}); }
 function headRow(...names) {  // a dot marks a column of text
   return element('tr', {}, ...names.map(name => element('th', {scope: 'col', textContent: name.replace(/^\./, ''),
