@@ -186,6 +186,12 @@ class ReportTest(cli_test.CommandTest):
             effect_file.write_text('[{"layer": 0, "head": 0, "loss_before": 1}]', encoding="utf-8")
             self.fail_with(1, 'effects[0] has no number "loss_after"', "heads", "report", *flags, "--ascii")
 
+    def test_it_classifies_heads_itself(self):
+        _, data, _ = self.page("-p", "x7k2qz x7k2qz x7k2qz", "--every", "1", "--classify")
+        names = [data["classes"]["names"][i] for i in data["classes"]["of"]]
+        self.assertEqual(names, [head["class"] for head in self.json("heads", "classify")])
+        self.assertIn("induction", names)
+
     def test_text_for_terminals(self):
         text = self.succeed("heads", "report", "-f", "-", "--every", "1", "--ascii", "--head", "1.2",
                             "--metric", "max_weight", text=HOSTILE).stdout

@@ -1,11 +1,9 @@
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "manyhead/head_classes.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/heads_report_data.h"
 #include "tools/manyhead/heads_report_page.h"
@@ -13,6 +11,7 @@
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/parse.h"
+#include "tools/manyhead/progress.h"
 #include "tools/manyhead/report.h"
 
 namespace manyhead::cli {
@@ -24,7 +23,7 @@ struct Flags {
   SessionFlags session;
   HeadProfileOptions profile{.every = 4};
   std::int64_t tokens = HeadsReportOptions{}.tokens;
-  bool ascii = false;
+  bool ascii = false, classify = false;
 };
 
 /// "3.5": layer and head.
@@ -37,13 +36,24 @@ std::optional<HeadId> ParseHead(const std::string& text) {
   return HeadId{*layer, *head};
 }
 
-Status Save(const std::string& path, const std::string& text) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  bool done = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  int error = errno;
-  if (file != nullptr && std::fclose(file) != 0 && std::exchange(done, false)) error = errno;
-  return done ? Status()
-              : Status(StatusCode::kIoError, path + ": cannot be written: " + std::strerror(error));
+/// The classes of all heads, in the form of --classes.
+Result<std::string> Classify(const Model& model, const Flags& flags) {
+  Progress progress("classifying", "tokens");
+  ClassifyOptions options;
+  options.math = flags.session.math == "exact" ? MathMode::kExact : MathMode::kFast;
+  options.threads = static_cast<int>(flags.session.threads);
+  options.cancel = &Interrupted();
+  options.on_progress = [&](std::int64_t done, std::int64_t total) {
+    progress.Update(done, total);
+  };
+  const Result<HeadClassification> classes = ClassifyHeads(model, options);
+  if (!classes.ok()) return classes.status();
+  Json json = Json::array();
+  for (const HeadReport& head : classes->heads)
+    json.push_back({{"layer", head.id.layer},
+                    {"head", head.id.head},
+                    {"class", HeadClassName(head.head_class)}});
+  return json.dump();
 }
 
 Result<HeadsReportOptions> ReadOptions(const Flags& flags) {
@@ -61,7 +71,7 @@ Result<HeadsReportOptions> ReadOptions(const Flags& flags) {
 }
 
 int Run(const Flags& flags) {
-  const Result<HeadsReportOptions> options = ReadOptions(flags);
+  Result<HeadsReportOptions> options = ReadOptions(flags);
   if (!options.ok()) return Fail(options.status());
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
@@ -71,6 +81,11 @@ int Run(const Flags& flags) {
       model->tokenizer().Encode(*text, ToEncodeOptions(flags.text));
   if (!ids.ok()) return Fail(ids.status());
   CatchInterrupt();
+  if (flags.classify) {
+    Result<std::string> classes = Classify(*model, flags);
+    if (!classes.ok()) return Fail(classes.status());
+    options->classes = *std::move(classes);
+  }
   const Result<HeadsReport> report =
       CollectHeadsReport(*model, ToSessionOptions(flags.session), *ids, *options);
   if (!report.ok()) return Fail(report.status());
@@ -81,7 +96,7 @@ int Run(const Flags& flags) {
     return Stdout::Finish();
   }
   const std::string page = HeadsReportPage(*report);
-  if (Status status = Save(flags.output, page); !status.ok()) return Fail(status);
+  if (Status status = WriteFile(flags.output, page); !status.ok()) return Fail(status);
   Stdout::Write(EscapeLine(flags.output) + ": " + std::to_string(report->heads.size()) +
                 " heads, " + std::to_string(report->tokens.size()) + " tokens, " +
                 FormatBytes(static_cast<double>(page.size())) + "\n");
@@ -110,8 +125,10 @@ Command AddHeadsReport(CLI::App& heads) {
   AddText(*app, &flags->text);
   app->add_option("-o,--output", flags->output, "The page to write")->type_name("FILE");
   AddAscii(*app, flags.get());
-  app->add_option("--classes", flags->classes, "What `heads classify -o json` wrote")
-      ->type_name("FILE");
+  CLI::Option* const classes =
+      app->add_option("--classes", flags->classes, "What `heads classify -o json` wrote")
+          ->type_name("FILE");
+  app->add_flag("--classify", flags->classify, "Classify the heads now")->excludes(classes);
   app->add_option("--effects", flags->effects, "What `heads ablate --each -o json` wrote")
       ->type_name("FILE");
   AddInt(*app, "--tokens", &flags->tokens, {1, 512},

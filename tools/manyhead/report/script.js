@@ -65,11 +65,13 @@ function inkOn(rgb) {
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] > 0.18 ? '#000' : '#fff';
 }
 
-// Hues far apart, in one lightness for light pages and one for dark ones; cells also show letters.
-const CLASS_COLOURS = [[176, 36, 36], [8, 105, 218], [26, 127, 55], [154, 103, 0], [130, 80, 223], [191, 57, 137],
-                       [27, 124, 131], [87, 96, 106], [188, 76, 0], [110, 119, 129]];
+// Hues far apart; cells also show letters.
+const CLASS_COLOURS = new Map([
+  ['induction', [176, 36, 36]], ['retrieval', [8, 105, 218]], ['previous-token', [26, 127, 55]],
+  ['fixed-offset', [154, 103, 0]], ['duplicate-token', [130, 80, 223]], ['syntactic', [191, 57, 137]],
+  ['sink', [27, 124, 131]], ['collapsed', [87, 96, 106]], ['local', [188, 76, 0]], ['mixed', [110, 119, 129]]]);
 
-function classColour(index) { return CLASS_COLOURS[index % CLASS_COLOURS.length]; }
+function classColour(name) { return CLASS_COLOURS.get(name) || [150, 150, 150]; }
 
 function classLetters(name) {
   const parts = name.split('-');
@@ -168,7 +170,7 @@ function paintGrid() {
     let colour = null, text = '', spoken = 'not known';
     if (byClass) {
       const name = data.classes.names[value];
-      [colour, text, spoken] = [classColour(value), classLetters(name), name];
+      [colour, text, spoken] = [classColour(name), classLetters(name), name];
     } else if (value !== null) {
       const share = most > least ? ((signed ? Math.abs(value) : value) - least) / (most - least) : 0;
       colour = mix(palette.cold, signed && value < 0 ? palette.below : palette.hot, share);
@@ -191,7 +193,7 @@ function paintLegend(byClass, info, least, most) {
   if (byClass) {
     const count = index => data.classes.of.filter(one => one === index).length;
     legend.replaceChildren(...data.classes.names.map((name, i) => [name, i, count(i)]).filter(one => one[2] > 0).map(
-        ([name, i, n]) => swatch(classColour(i), `${classLetters(name)} ${name} (${n})`)));
+        ([name, i, n]) => swatch(classColour(name), `${classLetters(name)} ${name} (${n})`)));
     byId('metric-help').textContent = 'What the classifier takes each head for.';
     return;
   }
