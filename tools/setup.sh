@@ -8,7 +8,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 ca-certificates
 )
-test_packages=(python3-dev python3-venv python3-pip clang-format-14 doxygen dpkg-dev)
+test_packages=(python3-dev python3-venv python3-pip clang-format-14 doxygen dpkg-dev chromium)
 
 build=build/release
 logs=build/logs
