@@ -282,6 +282,15 @@ mh_status mh_cache_truncate(mh_cache* cache, int32_t sequence, int64_t length, i
 mh_status mh_cache_drop(mh_cache* cache, int32_t sequence, int64_t begin, int64_t end);
 /// Gives back at once what policies no longer keep.
 mh_status mh_cache_evict(mh_cache* cache, int32_t sequence);
+/// Writes sequences to a file, which appears under its name when it is whole; see KvCache::Save.
+/// `fingerprint` says where keys and values come from, e.g. which model; NULL = "".
+mh_status mh_cache_save(mh_cache* cache, const char* path, const int32_t* sequences, size_t count,
+                        const char* fingerprint);
+/// Adds the sequences of a file with that fingerprint, in the order in which they were saved; see
+/// KvCache::Restore. `*count` becomes their number; MH_BUFFER_TOO_SMALL when it is above
+/// `capacity`.
+mh_status mh_cache_restore(mh_cache* cache, const char* path, const char* fingerprint,
+                           int convert_types, int32_t* sequences, size_t capacity, size_t* count);
 /// Tokens of a sequence, held or not; -1 for an unknown one.
 int64_t mh_cache_length(const mh_cache* cache, int32_t sequence);
 /// Over all layers and heads; 0 for a NULL handle.

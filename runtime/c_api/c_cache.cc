@@ -120,6 +120,41 @@ mh_status mh_cache_evict(mh_cache* cache, int32_t sequence) {
   return Call(cache, [&]() -> Outcome { return cache->cache.Evict(SequenceId{sequence}); });
 }
 
+mh_status mh_cache_save(mh_cache* cache, const char* path, const int32_t* sequences, size_t count,
+                        const char* fingerprint) {
+  return Call(cache, [&]() -> Outcome {
+    if (auto error = CheckPointer(path, "path")) return *error;
+    if (auto error = CheckArray(sequences, count, "sequences")) return *error;
+    std::vector<SequenceId> ids;
+    for (const int32_t id : std::span(sequences, count)) ids.push_back(SequenceId{id});
+    manyhead::KvSnapshotInfo info;
+    if (fingerprint != nullptr) info.fingerprint = fingerprint;
+    return cache->cache.Save(path, ids, info);
+  });
+}
+
+mh_status mh_cache_restore(mh_cache* cache, const char* path, const char* fingerprint,
+                           int convert_types, int32_t* sequences, size_t capacity, size_t* count) {
+  return Call(cache, [&]() -> Outcome {
+    if (auto error = CheckPointer(path, "path")) return *error;
+    if (auto error = CheckArray(sequences, capacity, "sequences")) return *error;
+    if (auto error = CheckPointer(count, "count")) return *error;
+    manyhead::KvRestoreOptions options;
+    if (fingerprint != nullptr) options.fingerprint = fingerprint;
+    options.convert_types = convert_types != 0;
+    const auto restored = cache->cache.Restore(path, options);
+    if (!restored.ok()) return restored.status();
+    static_assert(sizeof(SequenceId) == sizeof(int32_t));
+    const auto& ids = restored->sequences;
+    Outcome outcome = manyhead::c_api::CopyOut(reinterpret_cast<const int32_t*>(ids.data()),
+                                               ids.size(), sequences, capacity, count, "sequences");
+    if (outcome.code != MH_OK)
+      for (const SequenceId id : ids)
+        if (Status status = cache->cache.FreeSequence(id); !status.ok()) return status;
+    return outcome;
+  });
+}
+
 int64_t mh_cache_length(const mh_cache* cache, int32_t sequence) {
   return cache == nullptr ? -1 : cache->cache.length(SequenceId{sequence});
 }

@@ -145,6 +145,7 @@ void CheckCacheErrors(void) {
   mh_head_usage usage;
   mh_message message;
   int32_t sequence = 0;
+  size_t unused = 0;
   CHECK_ERROR(mh_cache_create(NULL, &cache, &message), MH_INVALID_ARGUMENT, message.text,
               "params is NULL");
   mh_cache_params_init(&params);
@@ -180,6 +181,11 @@ void CheckCacheErrors(void) {
   CHECK_ERROR(mh_cache_get_head_usage(cache, sequence, -1, 0, &usage), MH_INVALID_ARGUMENT,
               mh_cache_message(cache), "layer = -1; expected 0 to 0");
   CHECK(mh_cache_get_usage(cache, NULL) == MH_INVALID_ARGUMENT);
+  CHECK(mh_cache_save(cache, NULL, &sequence, 1, NULL) == MH_INVALID_ARGUMENT);
+  CHECK(mh_cache_save(cache, "x", NULL, 1, NULL) == MH_INVALID_ARGUMENT);
+  CHECK_ERROR(mh_cache_restore(cache, "/nonexistent", NULL, 0, NULL, 0, &unused), MH_IO_ERROR,
+              mh_cache_message(cache), "/nonexistent");
+  CHECK(mh_cache_restore(cache, "x", NULL, 0, NULL, 0, NULL) == MH_INVALID_ARGUMENT);
   CHECK(mh_cache_length(cache, sequence) == 2);
   CHECK(mh_cache_length(NULL, 0) == -1 && mh_cache_bytes_per_token(NULL) == 0);
   CHECK(mh_cache_create_sequence(NULL, &sequence) == MH_INVALID_ARGUMENT);

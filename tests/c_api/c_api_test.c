@@ -145,8 +145,31 @@ static void CheckSteps(const mh_model* model, const int32_t* prompt, size_t coun
   mh_session_free(&session);
 }
 
+/* Two sequences that share pages, into another cache. */
+static void CheckSnapshot(mh_cache* cache, const mh_cache_params* params, const int32_t* sequences,
+                          const char* file) {
+  mh_cache* other = NULL;
+  mh_kv_usage before, after;
+  int32_t restored[2] = {-1, -1};
+  float row[32];
+  size_t count = 0;
+  CHECK(mh_cache_save(cache, file, sequences, 2, "a test") == MH_OK);
+  CHECK(mh_cache_create(params, &other, NULL) == MH_OK);
+  CHECK(mh_cache_get_usage(other, &before) == MH_OK);
+  CHECK_ERROR(mh_cache_restore(other, file, NULL, 0, restored, 2, &count), MH_INVALID_ARGUMENT,
+              mh_cache_message(other), "a test");
+  CHECK_ERROR(mh_cache_restore(other, file, "a test", 0, restored, 1, &count), MH_BUFFER_TOO_SMALL,
+              mh_cache_message(other), "sequences: capacity = 1; needed 2");
+  CHECK(count == 2 && restored[0] == -1);
+  CHECK(mh_cache_get_usage(other, &after) == MH_OK && after.used_bytes == before.used_bytes);
+  CHECK(mh_cache_restore(other, file, "a test", 0, restored, 2, &count) == MH_OK);
+  CHECK(mh_cache_length(other, restored[0]) == 3 && mh_cache_length(other, restored[1]) == 3);
+  CHECK(mh_cache_read(other, restored[1], 1, 1, 2, NULL, row) == MH_OK && row[0] == 2);
+  mh_cache_free(&other);
+}
+
 /* Equal values: whatever the weights, attention returns them. */
-static void CheckCacheAndPlan(void) {
+static void CheckCacheAndPlan(const char* file) {
   enum { H = 6, K = 2, D = 20, kTokens = 3 };
   float q[H * D], k[kTokens * K * D], v[kTokens * K * D], out[H * D], lse[H], row[D];
   const mh_layer_shape layers[2] = {{K, D, 0}, {K, D, 0}};
@@ -196,6 +219,7 @@ static void CheckCacheAndPlan(void) {
   CHECK(strstr(text, "scalar") != NULL && mh_plan_scratch_bytes(plan) > 0);
   mh_plan_free(&plan);
 
+  CheckSnapshot(cache, &cache_params, sequences, file);
   CHECK(mh_cache_truncate(cache, sequences[0], 2, &exact) == MH_OK && exact == 1);
   CHECK(mh_cache_length(cache, sequences[0]) == 2 && mh_cache_length(cache, sequences[1]) == 3);
   CHECK(mh_cache_drop(cache, sequences[1], 0, 1) == MH_OK);
@@ -227,7 +251,7 @@ int main(int argc, char** argv) {
   CheckGeneration(shared, prompt, count);
   CheckSteps(shared, prompt, count, argv[2]);
   mh_model_free(&shared);
-  CheckCacheAndPlan();
+  CheckCacheAndPlan(argv[2]);
   CheckModelErrors(argv[1]);
   CheckSessionErrors(argv[1]);
   CheckCacheErrors();
