@@ -110,6 +110,22 @@ TEST(Host, MoreThreadsThanCpus) {
   EXPECT_EQ(Generate(model, 3 * static_cast<int>(std::thread::hardware_concurrency())), kText);
 }
 
+// Products of many rows go through a library with threads of its own, which "1 thread" has to reach
+// as well (public report ggml-org/llama.cpp#22956).
+TEST(Host, OneThreadIsOne) {
+  EXPECT_EQ(InChild([] {
+              const auto model = Model::Load(kPath, {.threads = 1});
+              if (!model.ok()) return 2;
+              std::string prompt;
+              while (prompt.size() < 200) prompt += "x7k2qz ";
+              const std::string text = Generate(*model, 1, prompt);
+              for (int i = 0; i < 5; ++i)
+                if (Generate(*model, 1, prompt) != text) return 3;
+              return CountEntries("/proc/self/task") == 1 ? 0 : 1;
+            }),
+            0);
+}
+
 TEST(Host, KeepsItsFloatingPointMode) {
   const Model model = LoadModel();
   const unsigned before = _mm_getcsr();
