@@ -2,6 +2,7 @@
 
 /// Everything: attention, the per-head KV cache, models, tokenizers, generation.
 
+#include "manyhead/ablation.h"
 #include "manyhead/attention.h"
 #include "manyhead/calibrate.h"
 #include "manyhead/circuits.h"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "manyhead/ablation.h"
 #include "manyhead/export.h"
 #include "manyhead/heads.h"
 #include "manyhead/isa.h"
@@ -104,6 +105,13 @@ struct SessionRestoreOptions {
   bool convert_types = false;
 };
 
+/// What becomes of the tokens that a session holds when its ablation changes.
+enum class HeldTokens : std::uint8_t {
+  kReevaluate,  ///< evaluated anew: the session is as if it had had the ablation from the start
+  kKeep,        ///< they stay as they were evaluated, and the change begins with the next token
+  kDrop,        ///< the session is empty then
+};
+
 class Generation;
 
 /// One sequence of a model: its tokens, their keys and values, and the buffers to extend it.
@@ -166,6 +174,21 @@ class Session {
   /// Errors   as KvCache::Restore, kInvalidArgument for another model too; the session is then
   ///          unchanged.
   Status Restore(const std::string& path, const SessionRestoreOptions& options = {});
+
+  /// Changes what heads give in every step from now on, in place of the ablation before; an empty
+  /// one restores the model. KV heads that nobody reads give their memory back at once, and are
+  /// neither computed nor stored.
+  ///
+  /// With kKeep no such head can come back while tokens are held, whose keys it lacks. What was
+  /// kept of other prompts (prefix_bytes) is not reused under another ablation. Save writes a
+  /// session with its ablation's mark: Restore refuses it under another.
+  ///
+  /// Memory   with kReevaluate, the cache of the text held before as well, until it is done.
+  /// Errors   as CheckAblation; kInvalidArgument naming the KV head that cannot come back;
+  ///          kOutOfPages where the cap on the cache has no room for it. The session is then
+  ///          unchanged.
+  Status SetAblation(const Ablation& ablation, HeldTokens held = HeldTokens::kReevaluate);
+  const Ablation& ablation() const noexcept;
 
   /// Adds where the time of each step goes to `*profile` from now on; null, as at first, measures
   /// nothing and costs nothing. `*profile` outlives the session or the next call.

@@ -83,6 +83,10 @@ struct KvCache::Impl {
   /// 0 <= begin <= end <= Length(id).
   Status Drop(SequenceId id, std::int64_t begin, std::int64_t end);
 
+  /// Gives the head the policy `off`: whatever sequences hold of it goes at once, what is appended
+  /// later is not stored.
+  void TurnOff(std::int64_t layer, std::int64_t head) noexcept;
+
   std::vector<SequenceId> Sequences() const;
   Status Save(const std::string& path, std::span<const SequenceId> ids,
               const KvSnapshotInfo& info) const;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/page_layout.h"
 #include "runtime/platform/dcheck.h"
 
 /// How sequences come, go and share pages.
@@ -129,6 +130,29 @@ void KvCache::Impl::FreeSequence(SequenceId id) noexcept {
   if (slots_[slot].generation == kMaxGeneration) return;
   ++slots_[slot].generation;
   free_slots_.push_back(slot);
+}
+
+void KvCache::Impl::TurnOff(std::int64_t layer, std::int64_t index) noexcept {
+  const std::size_t head = HeadIndex(layer, index);
+  KvHead& info = heads_[head];
+  if (info.off()) return;
+  for (Slot& slot : slots_) {
+    if (slot.sequence.heads == nullptr) continue;
+    HeadTable& table = slot.sequence.heads[head];
+    for (std::byte* page : table.pages)
+      if (page != nullptr) Give(head, page);
+    sequence_bytes_ -= table.bytes();
+    table = HeadTable();
+  }
+  pool_.Trim();
+  page_row_bytes_ -= KvRowBytes(info, params_.page_size);
+  params_.heads[static_cast<std::size_t>(layer)][static_cast<std::size_t>(index)].policy =
+      KvPolicy::Off();
+  const std::size_t arena = info.arena;
+  info = MakeKvHead(params_.layers[static_cast<std::size_t>(layer)],
+                    params_.heads[static_cast<std::size_t>(layer)][static_cast<std::size_t>(index)],
+                    params_.page_size);
+  info.arena = arena;  // of no page any more
 }
 
 Result<SequenceId> KvCache::Impl::Fork(SequenceId id) {

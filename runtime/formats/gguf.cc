@@ -166,4 +166,21 @@ std::vector<GgufFile::KeyInfo> GgufFile::keys() const {
   return infos;
 }
 
+std::vector<GgufFile::KeyBytes> GgufFile::key_bytes() const {
+  std::vector<std::uint64_t> offsets = impl_->index.keys_by_name;
+  std::ranges::sort(offsets);
+  offsets.push_back(impl_->index.keys_end);
+  const std::span<const std::byte> bytes = impl_->file.bytes();
+  std::vector<KeyBytes> keys;
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
+    keys.push_back({ReadKey(bytes, offsets[i]).name,
+                    bytes.subspan(static_cast<std::size_t>(offsets[i]),
+                                  static_cast<std::size_t>(offsets[i + 1] - offsets[i]))});
+  return keys;
+}
+
+std::int64_t GgufFile::alignment() const noexcept {
+  return static_cast<std::int64_t>(impl_->index.alignment);
+}
+
 }  // namespace manyhead

@@ -97,6 +97,14 @@ class GgufFile {
     std::string value;
   };
   std::vector<KeyInfo> keys() const;
+  /// Keys in file order, each with its bytes in the file: name, type and value.
+  struct KeyBytes {
+    std::string_view key;
+    std::span<const std::byte> bytes;
+  };
+  std::vector<KeyBytes> key_bytes() const;
+  /// Of the tensors' data.
+  std::int64_t alignment() const noexcept;
 
  private:
   struct Impl;

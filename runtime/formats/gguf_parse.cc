@@ -236,6 +236,8 @@ Status Parser::FindAlignment() {
 }
 
 Status Parser::ParseTensors() {
+  index_.keys_end = cursor_.position();
+  index_.alignment = alignment_;
   // Keys have used up bytes since the header was checked.
   if (num_tensors_ > cursor_.remaining() / kMinTensorBytes)
     return Error("tensor_count = " + Text(num_tensors_) + " is more than the " +

@@ -5,14 +5,11 @@
 
 #include "runtime/attention/plan_impl.h"
 #include "runtime/cache/kv_cache_impl.h"
+#include "runtime/model/decoder_call.h"
 #include "runtime/platform/dispatch.h"
 
 namespace manyhead {
 namespace {
-
-const float* OrNull(const std::vector<float>& values) noexcept {
-  return values.empty() ? nullptr : values.data();
-}
 
 /// The widest layer in each direction: buffers serve all of them.
 struct Widths {
@@ -84,20 +81,6 @@ constexpr std::int64_t kActivationBlock =
 
 }  // namespace
 
-struct Decoder::Call {
-  KvCache& cache;
-  SequenceId sequence;
-  std::span<const TokenId> ids;
-  std::int64_t position;  // of ids[0] in the sequence
-
-  std::int64_t rows() const noexcept { return static_cast<std::int64_t>(ids.size()); }
-  /// A sequence's first token is where models park their largest activations (arXiv:2402.17762),
-  /// beside which int8 rounds the others away, and every later token attends to it.
-  LinearMath first_math() const noexcept {
-    return position == 0 ? LinearMath::kBf16 : LinearMath::kInt8;
-  }
-};
-
 Decoder::Decoder(const Model::Impl& model, const DecoderLimits& limits)
     : model_(&model), kernels_(KernelsFor(limits.isa).vector), limits_(limits) {
   const ModelConfig& config = model.config;
@@ -111,6 +94,7 @@ Decoder::Decoder(const Model::Impl& model, const DecoderLimits& limits)
   attended_ = AlignedBuffer<float>(M * widths.attended);
   gate_ = AlignedBuffer<float>(M * widths.ffn);
   up_ = AlignedBuffer<float>(M * widths.ffn);
+  SetEdits({});
 }
 
 Result<Decoder> Decoder::Create(const Model::Impl& model, const DecoderLimits& limits) {
@@ -159,11 +143,15 @@ std::vector<KvLayerShape> Decoder::CacheLayers(const ModelConfig& config) {
 
 Status Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
                      float* logits) noexcept {
-  const Call call{cache, sequence, ids,
-                  cache.length(sequence) - static_cast<std::int64_t>(ids.size())};
+  const std::int64_t position = cache.length(sequence) - static_cast<std::int64_t>(ids.size());
+  return Run({cache, sequence, ids, position, {.last = model_->config.layers.size()}}, logits);
+}
+
+Status Decoder::Run(const Call& call, float* logits) noexcept {
   const std::int64_t qo_indptr[] = {0, call.rows()};
   for (AttentionPlan& plan : plans_)
-    if (Status status = plan.impl().Prepare(cache, {&sequence, 1}, qo_indptr, {}, "Decoder");
+    if (Status status =
+            plan.impl().Prepare(call.cache, {&call.sequence, 1}, qo_indptr, {}, "Decoder");
         !status.ok())
       return status;
   RunTeam(limits_.threads, [&](Worker& worker) { RunStep(worker, call, logits); });
@@ -178,9 +166,12 @@ Status Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenI
 
 void Decoder::RunStep(Worker& worker, const Call& call, float* logits) noexcept {
   timer_.Begin(worker);
-  Embed(worker, call);
+  if (call.part.hidden == nullptr)
+    Embed(worker, call);
+  else
+    TakeHidden(worker, call);
   timer_.Mark(worker, StepPhase::kEmbedding);
-  for (std::size_t layer = 0; layer < model_->config.layers.size(); ++layer) {
+  for (std::size_t layer = call.part.first; layer < call.part.last; ++layer) {
     const LayerWeights& w = model_->weights.layers[layer];
     Attend(worker, call, layer);
     AddAndNormalize(worker, call.rows(), w.post_attention_norm, w.ffn_norm);
@@ -208,11 +199,7 @@ void Decoder::Embed(Worker& worker, const Call& call) noexcept {
     if (config.embedding_scale != 1) kernels_->scale(hidden, config.embedding_scale, d);
     kernels_->rms_norm(hidden, model_->weights.layers[0].attention_norm.data(), config.norm_eps, d,
                        normed_.data() + row * d);
-    for (std::size_t i = 0; i < ropes_.size(); ++i) {
-      const std::int64_t half = ropes_[i].config().rotary_dim / 2;
-      ropes_[i].Angles(call.position + row, cosine_[i].data() + row * half,
-                       sine_[i].data() + row * half);
-    }
+    SetAngles(row, call.position + row);
     if ((row + 1) % kRowsRemembered == 0) ForgetEmbedding();
   });
 }
@@ -227,16 +214,11 @@ void Decoder::ForgetEmbedding() const noexcept {
       {embedding.data, static_cast<std::size_t>(embedding.rows * WeightRowBytes(embedding))});
 }
 
-void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexcept {
+void Decoder::ComputeHeads(Worker& worker, const Call& call, std::size_t index) noexcept {
   const LayerConfig& layer = model_->config.layers[index];
   const LayerWeights& w = model_->weights.layers[index];
   const std::int64_t d = model_->config.d_model, rows = call.rows();
-  const LinearOutput inputs[] = {
-      {&w.query, query_.data(), w.query.rows, OrNull(w.query_bias)},
-      {&w.key, key_.data(), w.key.rows, OrNull(w.key_bias)},
-      {&w.value, value_.data(), w.value.rows, OrNull(w.value_bias)},
-  };
-  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, LinearMath::kInt8,
+  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs_[index].products, LinearMath::kInt8,
             call.first_math());
   timer_.Mark(worker, StepPhase::kQueryKeyValue);
   worker.ForEach(rows, [&](std::int64_t row) { RotateHeads(layer, w, row); });
@@ -246,6 +228,16 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
   timer_.Mark(worker, StepPhase::kRotaryAndWrite);
   plans_[plan_index_[index]].impl().RunOn(worker, static_cast<std::int64_t>(index), query_.data(),
                                           attended_.data(), lse_.data());
+}
+
+void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexcept {
+  const LayerWeights& w = model_->weights.layers[index];
+  const std::int64_t d = model_->config.d_model, rows = call.rows();
+  if (call.part.attended != nullptr && index == call.part.first)
+    TakeAttended(worker, call);
+  else
+    ComputeHeads(worker, call, index);
+  if (!edits_.empty()) EditHeads(worker, rows, index);
   timer_.Mark(worker, StepPhase::kAttention);
   const LinearOutput output[] = {{&w.output, projected_.data(), d, OrNull(w.output_bias)}};
   RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output, LinearMath::kInt8,

@@ -15,6 +15,7 @@
 #include "manyhead/rope.h"
 #include "runtime/linear/linear.h"
 #include "runtime/model/attention_tap.h"
+#include "runtime/model/head_edits.h"
 #include "runtime/model/step_timer.h"
 #include "runtime/model/weights.h"
 #include "runtime/platform/aligned_buffer.h"
@@ -28,6 +29,15 @@ struct DecoderLimits {
   int threads = 1;
   Isa isa = Isa::kScalar;
   MathMode math = MathMode::kFast;
+};
+
+/// The part of a step that Decoder::StepLayers runs: layers [first, last), from what stands before
+/// them.
+struct LayerPart {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  const float* hidden = nullptr;    ///< [rows, d] the residual stream; null: that of the ids
+  const float* attended = nullptr;  ///< [rows, H * Dv] of layer `first`; null: to be computed
 };
 
 /// The layer loop: one for all families, driven by ModelConfig. Plain calls in a fixed order, one
@@ -46,6 +56,19 @@ class Decoder {
   /// layers. With `logits`, [vocab], those after the last token are computed in the same region.
   Status Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
               float* logits) noexcept;
+
+  /// Runs a part of such a step. Of the layers in between, the cache holds keys and values then.
+  Status StepLayers(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
+                    const LayerPart& part) noexcept;
+  /// The residual stream [rows, d] after the last layer of the last step.
+  const float* hidden() const noexcept { return hidden_.data(); }
+  /// What attention gave in that layer, [rows, H * Dv], edited.
+  const float* attended() const noexcept { return attended_.data(); }
+
+  /// Changes to heads in every step from now on, [layer]; empty: none. Rows of the projections that
+  /// only heads nobody reads have are not computed; where the cache has no such head off, its
+  /// numbers are undefined.
+  void SetEdits(std::vector<HeadEdits> edits);
 
   /// Logits [count, vocab] of rows [begin, begin + count) of the last Step.
   void Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept;
@@ -75,13 +98,25 @@ class Decoder {
 
  private:
   struct Call;  // the arguments of one Step and where its rows stand
+  /// The query, key and value rows of a layer that somebody reads.
+  struct Inputs {
+    std::vector<WeightView> weights;
+    std::vector<LinearOutput> products;
+  };
 
   Decoder(const Model::Impl& model, const DecoderLimits& limits);
   Status CreateRopes();
   Status CreatePlans();
+  Inputs InputsOf(std::size_t layer, const std::vector<bool>& unread);
+  Status Run(const Call& call, float* logits) noexcept;
   void RunStep(Worker& worker, const Call& call, float* logits) noexcept;
   void Embed(Worker& worker, const Call& call) noexcept;
   void ForgetEmbedding() const noexcept;
+  void TakeHidden(Worker& worker, const Call& call) noexcept;
+  void SetAngles(std::int64_t row, std::int64_t position) noexcept;
+  void TakeAttended(Worker& worker, const Call& call) noexcept;
+  void EditHeads(Worker& worker, std::int64_t rows, std::size_t layer) noexcept;
+  void ComputeHeads(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void Attend(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void ShowAttention(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void RotateHeads(const LayerConfig& layer, const LayerWeights& w, std::int64_t row) noexcept;
@@ -102,6 +137,8 @@ class Decoder {
   std::vector<Rope> ropes_;              // as in ModelConfig
   std::vector<AttentionPlan> plans_;     // one for each distinct layer shape
   std::vector<std::size_t> plan_index_;  // [layer]
+  std::vector<HeadEdits> edits_;         // [layer], or none
+  std::vector<Inputs> inputs_;           // [layer]
   std::int64_t rows_remembered_ = 0;     // of the embedding since its pages were let go
   std::optional<LinearWorkspace> linear_;
   AlignedBuffer<float> hidden_;     // [M, d] the residual stream

@@ -40,9 +40,10 @@ void Decoder::AddCosts(const KvCache& cache, std::int64_t rows, std::int64_t len
   if (profile == nullptr) return;
   ++profile->steps;
   profile->tokens += rows;
+  for (const Inputs& inputs : inputs_)
+    for (const WeightView& weight : inputs.weights)
+      AddProduct(StepPhase::kQueryKeyValue, weight, rows);
   for (const LayerWeights& w : model_->weights.layers) {
-    for (const WeightView* weight : {&w.query, &w.key, &w.value})
-      AddProduct(StepPhase::kQueryKeyValue, *weight, rows);
     AddProduct(StepPhase::kAttentionOutput, w.output, rows);
     AddProduct(StepPhase::kGateUp, w.gate, rows);
     AddProduct(StepPhase::kGateUp, w.up, rows);

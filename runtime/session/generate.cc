@@ -118,7 +118,7 @@ std::int64_t Session::Impl::Reusable(std::span<const TokenId> prompt) const noex
 /// Makes the session hold what was kept of another prompt's beginning, where that is more of this
 /// one's than it holds.
 Status Session::Impl::TakePrefix(std::span<const TokenId> prompt) {
-  const Result<std::optional<SequenceId>> kept = cache.ForkPrefix("", prompt);
+  const Result<std::optional<SequenceId>> kept = cache.ForkPrefix(ablation_key, prompt);
   if (!kept.ok()) return kept.status();
   if (!kept->has_value()) return Status();
   const std::int64_t length = cache.length(**kept);
@@ -135,7 +135,7 @@ Status Session::Impl::TakePrefix(std::span<const TokenId> prompt) {
 /// prompts to come; where there is no room for it, it is not kept.
 void Session::Impl::KeepPrefix() {
   const auto ids = std::span<const TokenId>(tokens).first(static_cast<std::size_t>(many_rows));
-  const Status kept = cache.StorePrefix("", ids, sequence);
+  const Status kept = cache.StorePrefix(ablation_key, ids, sequence);
   MANYHEAD_DCHECK(kept.ok() || kept.code() == StatusCode::kOutOfPages);
   static_cast<void>(kept);
 }

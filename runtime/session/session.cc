@@ -187,7 +187,7 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
     cache_params->capacity_bytes = options.kv_budget_bytes - decoder->attention_bytes();
   }
   Result<SequenceCache> made =
-      CreateSequenceCache(*std::move(cache_params), options.chunk, options.prefix_bytes);
+      CreateSequenceCache(*cache_params, options.chunk, options.prefix_bytes);
   if (!made.ok()) return made.status();
   auto impl = std::make_unique<Impl>(Impl{model,
                                           options,
@@ -197,6 +197,9 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
                                           AlignedBuffer<float>(model.config().vocab_size),
                                           {},
                                           {}});
+  impl->cache_params = *std::move(cache_params);
+  impl->cache_params.heads = impl->cache.params().heads;  // defaults filled in
+  impl->decoder.SetEdits(EditsOf(model.config(), {}, impl->cache_params.heads));
   impl->tokens.reserve(static_cast<std::size_t>(options.context));
   return Session(std::move(impl));
 }

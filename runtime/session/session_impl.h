@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "manyhead/session.h"
+#include "runtime/heads/ablation_impl.h"
 #include "runtime/heads/head_observer.h"
 #include "runtime/model/decoder.h"
 #include "runtime/platform/aligned_buffer.h"
@@ -33,7 +34,11 @@ struct Session::Impl {
   std::int64_t logits_length = -1;    // at which `logits` were computed; -1: not for these tokens
   std::int64_t many_rows = 0;         // the first tokens that were evaluated in steps of many rows
   std::uint64_t next_seed = 0;
-  HeadObserver observer{};  // the decoder's tap while it is not idle
+  HeadObserver observer{};       // the decoder's tap while it is not idle
+  KvCacheParams cache_params{};  // of a cache for the whole model
+  Ablation ablation{};
+  std::string ablation_key{};  // AblationKey
+  bool mixed = false;          // tokens were evaluated under another ablation
 
   std::int64_t length() const noexcept { return static_cast<std::int64_t>(tokens.size()); }
   std::int64_t vocab() const noexcept { return logits.size(); }
@@ -52,6 +57,12 @@ struct Session::Impl {
   Result<bool> Prefill(std::span<const TokenId> prompt, const GenerateOptions& generate,
                        Timings& timings);
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
+  Status SetAblation(const Ablation& wanted, HeldTokens held);
+  Status Keep(const Ablation& wanted, const KvHeads& heads);
+  Status CheckKept(const KvHeads& heads) const;
+  Status StartAnew(const Ablation& wanted, const KvHeads& heads, bool evaluate);
+  /// Of the model, and of what was done to it.
+  std::string Fingerprint() const;
   Status Save(const std::string& path) const;
   Status Restore(const std::string& path, const SessionRestoreOptions& restore);
 };

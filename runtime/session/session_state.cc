@@ -56,15 +56,19 @@ Status Session::Impl::Save(const std::string& path) const {
   Put(state, &next_seed, 1);
   PutCounted(state, HasLogits() ? std::span<const float>(logits.data(), logits.size())
                                 : std::span<const float>());
-  return cache.Save(path, {&sequence, 1}, {FingerprintOf(model.impl()), std::move(state)});
+  return cache.Save(path, {&sequence, 1}, {Fingerprint(), std::move(state)});
+}
+
+std::string Session::Impl::Fingerprint() const {
+  const std::string of_model = FingerprintOf(model.impl());
+  return ablation_key.empty() ? of_model : of_model + ", " + ablation_key;
 }
 
 Status Session::Impl::Restore(const std::string& path, const SessionRestoreOptions& restore) {
   // Beside the cache in use, which stays as it is until nothing can fail any more.
   Result<KvCache> other = KvCache::Create(cache.params());
   if (!other.ok()) return other.status();
-  const Result<KvRestored> restored =
-      other->Restore(path, {FingerprintOf(model.impl()), restore.convert_types});
+  const Result<KvRestored> restored = other->Restore(path, {Fingerprint(), restore.convert_types});
   if (!restored.ok()) return restored.status();
   const auto damaged = [&](const std::string& what) {
     return Status(StatusCode::kIoError, path + ": " + what);

@@ -21,7 +21,9 @@ Command AddBench(CLI::App& parent);
 Command AddBenchAttention(CLI::App& bench);
 Command AddHeads(CLI::App& parent);
 /// Below `heads`.
+Command AddHeadsAblate(CLI::App& heads);
 Command AddHeadsProfile(CLI::App& heads);
+Command AddHeadsPrune(CLI::App& heads);
 Command AddHeadsReport(CLI::App& heads);
 Command AddHeadsClassify(CLI::App& heads);
 Command AddHeadsCircuits(CLI::App& heads);

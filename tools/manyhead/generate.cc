@@ -15,6 +15,7 @@
 #include "manyhead/model.h"
 #include "manyhead/sampling.h"
 #include "manyhead/session.h"
+#include "tools/manyhead/ablate_flags.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/options.h"
@@ -31,6 +32,7 @@ struct Flags {
   TextFlags text;
   std::optional<std::vector<TokenId>> prompt_ids;
   SessionFlags session;
+  AblationFlags ablation;
   GenerateOptions generate;
   std::optional<std::uint64_t> seed;
   std::string save_session, load_session;
@@ -111,9 +113,12 @@ void PrintTopLogits(const Tokenizer& tokenizer, const GenerateResult& result) {
                  EscapeLine(tokenizer.Piece(id, true)).c_str());
 }
 
-Result<Session> CreateSession(const Model& model, const SessionFlags& flags) {
+Result<Session> CreateSession(const Model& model, const Flags& flags) {
   const SlowNotice notice("preparing the weights");
-  return Session::Create(model, ToSessionOptions(flags));
+  Result<Session> session = Session::Create(model, ToSessionOptions(flags.session));
+  if (!session.ok() || flags.ablation.edits.empty()) return session;
+  const Status status = Ablate(flags.ablation, flags.session, model, *session);
+  return status.ok() ? std::move(session) : Result<Session>(status);
 }
 
 /// Puts what a saved session holds into `session`, and its tokens before `prompt`.
@@ -159,7 +164,7 @@ int Run(const Flags& flags) {
   if (!model.ok()) return Fail(model.status());
   Result<std::vector<TokenId>> prompt = PromptIds(flags, model->tokenizer());
   if (!prompt.ok()) return Fail(prompt.status());
-  Result<Session> session = CreateSession(*model, flags.session);
+  Result<Session> session = CreateSession(*model, flags);
   if (!session.ok()) return Fail(session.status());
   const std::vector<TokenId> shown = *prompt;
   if (Status status = LoadSession(flags, *session, *prompt); !status.ok()) return Fail(status);
@@ -279,6 +284,7 @@ Command AddGenerate(CLI::App& parent) {
   AddContext(*app, &flags->session);
   AddKvTypeAndMath(*app, &flags->session);
   AddKvPolicy(*app, &flags->session);
+  AddAblation(*app, &flags->ablation);
   AddSessionFiles(*app, flags.get());
   app->add_option("--stop", flags->generate.stop, "End before this text; may be repeated")
       ->type_name("TEXT")
@@ -287,6 +293,7 @@ Command AddGenerate(CLI::App& parent) {
          "Report the K best logits after the prompt");
   AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
   app->footer(
+      std::string(kAblationHelp) +
       "The text goes to standard output as it is decoded, the statistics to standard error. "
       "Ctrl-C\n"
       "ends the text and prints the statistics (exit code 0); a second one kills.\n"

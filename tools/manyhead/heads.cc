@@ -14,9 +14,11 @@ Command AddHeads(CLI::App& parent) {
       "  manyhead heads profile -m gemma3-270m -f book.txt\n"
       "  manyhead heads classify -m gemma3-270m\n"
       "  manyhead heads circuits -m gemma3-270m --layer 5\n"
+      "  manyhead heads ablate -m gemma3-270m -f book.txt --each\n"
       "  manyhead heads report -m gemma3-270m -f book.txt -o report.html");
-  const std::vector<Command> commands = {AddHeadsProfile(*app), AddHeadsClassify(*app),
-                                         AddHeadsCircuits(*app), AddHeadsReport(*app)};
+  const std::vector<Command> commands = {AddHeadsProfile(*app),  AddHeadsClassify(*app),
+                                         AddHeadsCircuits(*app), AddHeadsAblate(*app),
+                                         AddHeadsPrune(*app),    AddHeadsReport(*app)};
   return {app, [commands] {
             for (const Command& command : commands)
               if (command.app->parsed()) return command.run();

@@ -9,6 +9,7 @@
 
 #include "manyhead/model.h"
 #include "manyhead/session.h"
+#include "tools/manyhead/ablate_flags.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/nll_windows.h"
@@ -26,6 +27,7 @@ struct Flags {
   TextFlags text;
   std::optional<std::string> ids_file;
   SessionFlags session;
+  AblationFlags ablation;
 };
 
 /// Tokens scored by one call, so that progress can be shown and Ctrl-C is heard.
@@ -122,6 +124,9 @@ int Run(const Flags& flags) {
                                                          " tokens, at least 2 are needed"));
   Result<Session> session = Session::Create(*model, ToSessionOptions(flags.session));
   if (!session.ok()) return Fail(session.status());
+  if (!flags.ablation.edits.empty())
+    if (Status status = Ablate(flags.ablation, flags.session, *model, *session); !status.ok())
+      return Fail(status);
   if (session->context() < 4)
     return Fail(Status(
         StatusCode::kInvalidArgument,
@@ -152,8 +157,10 @@ Command AddPerplexity(CLI::App& parent) {
   AddContext(*app, &flags->session);
   AddKvTypeAndMath(*app, &flags->session);
   AddKvPolicy(*app, &flags->session);
+  AddAblation(*app, &flags->ablation);
   AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
   app->footer(
+      std::string(kAblationHelp) +
       "mean_nll is the mean of -ln p(token | all before it) over every token but the first, in "
       "nats;\n"
       "perplexity = exp(mean_nll). A text longer than the context is scored in windows that "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -17,6 +18,9 @@ from ._cache import Policies, policies_text
 from ._plan import KvTypeName
 
 Text = str | bytes
+#: Edits of heads: a text such as "3.1,4.*=0.5", or a list of dicts such as
+#: {"layers": [3, "5-7"], "heads": [1], "edit": 0.5}.
+Edits = str | Sequence[Mapping[str, Any]]
 
 
 def _bytes(text: Text) -> bytes:
@@ -96,8 +100,9 @@ class Model:
         layers: one LayerConfig per layer: num_heads, num_kv_heads, head_dim, window, ...
     """
 
-    def __init__(self, core: _core.Model) -> None:
+    def __init__(self, core: _core.Model, ablation: _core.Ablation | None = None) -> None:
         self._core = core
+        self._ablation = ablation or _core.Ablation()
         self.architecture: str = core.architecture
         self.name: str = core.name.decode("utf-8", "replace")
         self.path: str = os.fsdecode(core.path)
@@ -149,7 +154,8 @@ class Model:
         array = _ids(ids)
         out = np.empty(self.vocab_size, np.float32)
         session.setdefault("context", max(1, len(array)))
-        self._core.logits(array, _session_options(**session), out)
+        ablation = self._ablation_of(session)
+        self._core.logits(array, _session_options(**session), ablation, out)
         return out
 
     def generate(self, prompt: Text | Sequence[int] | NDArray[Any], *, max_tokens: int = 128,
@@ -181,8 +187,83 @@ class Model:
             max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
             repeat_penalty=repeat_penalty, repeat_last_n=repeat_last_n, seed=seed,
             stop=[_bytes(text) for text in stops])
-        stream = _core.TextStream(self._core, _ids(prompt), _session_options(**session), options)
+        ablation = self._ablation_of(session)
+        stream = _core.TextStream(self._core, _ids(prompt), _session_options(**session), ablation,
+                                  options)
         return Generation(stream, seed)
+
+    def ablate(self, edits: Edits, *, means_text: Text | Sequence[int] | None = None) -> Model:
+        """The same model, its weights shared, with heads that give something else.
+
+        Args:
+            edits: "3.1" (head 1 of layer 3 gives zeros), "4.*=0.5" (all of layer 4 give half),
+                "2.0=mean", "5.k1" (all query heads of KV head 1), "6.2=keep" (only it stays in its
+                layer), separated by commas; or the same as a list of dicts: {"layers": [3, "5-7"],
+                "heads": [1], "edit": 0.5}. "edit" is "zero" if it is left out, "mean", "keep" or a
+                number; "kv_heads" stands for "heads".
+            means_text: what the means of "mean" are measured on.
+
+        A KV head that nobody reads is neither computed nor stored.
+        """
+        ids = self.tokenize(means_text) if isinstance(means_text, (str, bytes)) else means_text
+        text = edits if isinstance(edits, str) else json.dumps([dict(edit) for edit in edits])
+        ablation = _core.ablation(model=self._core, edits=text,
+                                  means_ids=None if ids is None else _ids(ids))
+        return Model(self._core, ablation)
+
+    @property
+    def ablation(self) -> list[dict[str, Any]]:
+        """The edits of heads, one dict each; empty for a model as it was loaded."""
+        return json.loads(self._ablation.edits)
+
+    def _ablation_of(self, session: dict[str, Any]) -> _core.Ablation:
+        edits = session.pop("ablate", None)
+        return self._ablation if edits is None else self.ablate(edits)._ablation
+
+    def head_effects(self, text: Text | Sequence[int] | NDArray[Any], *,
+                     heads: Sequence[tuple[int, int]] = (), tokens: int = 0,
+                     math: Literal["fast", "exact"] = "fast", threads: int = 0) -> list[dict[str, Any]]:
+        """What each of some (layer, head), or all, does to the loss of a text: dicts of layer, head,
+        loss_before and loss_after, in nats per token.
+
+        Args:
+            text: of which `tokens` are used, at least 2; 0 selects all, up to the model's context and
+                8192.
+        """
+        ids = self.tokenize(text) if isinstance(text, (str, bytes)) else text
+        return _core.head_effects(model=self._core, ids=_ids(ids), heads=list(heads), tokens=tokens,
+                                  math=math, threads=threads)
+
+    def prune_heads(self, text: Text | Sequence[int] | NDArray[Any], *, max_rise: float,
+                    max_kv_heads: int = 0, uniform: bool = False, tokens: int = 0,
+                    math: Literal["fast", "exact"] = "fast", threads: int = 0) -> dict[str, Any]:
+        """KV heads, with their query heads, whose removal raises a text's loss by no more than a limit.
+
+        Args:
+            text: of which `tokens` are used, at least 256, every third run of 64 only to measure the
+                result.
+            max_rise: of the mean loss of the others, nats.
+            max_kv_heads: most to remove; 0 is no limit.
+            uniform: as many from every layer.
+
+        Returns `removed` as (layer, KV head), the `kv_policy` that ``generate`` takes, and the losses
+        `before` and `after`. ``write_pruned`` makes a model of it.
+        """
+        ids = self.tokenize(text) if isinstance(text, (str, bytes)) else text
+        return _core.prune_heads(model=self._core, ids=_ids(ids), max_rise=max_rise,
+                                 max_kv_heads=max_kv_heads, uniform=uniform, tokens=tokens, math=math,
+                                 threads=threads)
+
+    def write_pruned(self, removed: Sequence[tuple[int, int]], path: str | os.PathLike[str], *,
+                     widen: bool = False) -> None:
+        """Writes the model as loaded without some (layer, KV head) and their query heads to a GGUF file.
+
+        Args:
+            widen: store W_O of a layer as F32 where its heads end inside a block of its type, which is
+                refused otherwise.
+        """
+        _core.write_pruned_model(model=self._core, removed=list(removed), path=os.fsencode(path),
+                                 widen=widen)
 
     def calibrate(self, text: Text | Sequence[int] | NDArray[Any], *, budget_bytes: int = 0,
                   budget_fraction: float = 0.0, context: int = 0,

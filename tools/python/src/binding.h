@@ -89,6 +89,7 @@ LogitTensor<T> LogitView(const Logits<T>& logits, const char* name, Shape expect
           .query_stride = logits->stride(2)};
 }
 
+void BindAblation(nb::module_& module);
 void BindAttention(nb::module_& module);
 void BindCalibrate(nb::module_& module);
 void BindHeads(nb::module_& module);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "manyhead/ablation.h"
 #include "manyhead/session.h"
 #include "tools/python/src/binding.h"
 
@@ -27,7 +28,7 @@ nb::bytes Bytes(std::string_view text) { return nb::bytes(text.data(), text.size
 class TextStream {
  public:
   TextStream(const Model& model, const Ids& prompt, const SessionOptions& session,
-             const GenerateOptions& options)
+             const Ablation& ablation, const GenerateOptions& options)
       : pending_(std::make_unique<Pending>()) {
     GenerateOptions generate = options;
     Pending* pending = pending_.get();
@@ -39,6 +40,7 @@ class TextStream {
       if (PyErr_CheckSignals() != 0) pending->cancel = true;
     };
     session_.emplace(Take(WithoutGil([&] { return Session::Create(model, session); })));
+    Check(WithoutGil([&] { return session_->SetAblation(ablation); }));
     generation_.emplace(Take(session_->Begin(Span(prompt), generate)));
   }
 
@@ -157,9 +159,10 @@ void BindTextStream(nb::module_& module) {
       .def_prop_ro("prefill_rate", &Timings::prefill_rate, "Tokens a second.")
       .def_prop_ro("decode_rate", &Timings::decode_rate, "Tokens a second.");
   nb::class_<TextStream>(module, "TextStream")
-      .def(nb::init<const Model&, const Ids&, const SessionOptions&, const GenerateOptions&>(),
-           nb::arg("model"), nb::arg("prompt").noconvert(), nb::arg("session"), nb::arg("options"),
-           nb::keep_alive<1, 2>())
+      .def(nb::init<const Model&, const Ids&, const SessionOptions&, const Ablation&,
+                    const GenerateOptions&>(),
+           nb::arg("model"), nb::arg("prompt").noconvert(), nb::arg("session"), nb::arg("ablation"),
+           nb::arg("options"), nb::keep_alive<1, 2>())
       .def("next", &TextStream::Next)
       .def("close", &TextStream::Close)
       .def("ids", [](TextStream& self) { return self.Snapshot().ids; })
@@ -171,11 +174,12 @@ void BindTextStream(nb::module_& module) {
 }
 
 void LastLogits(const Model& model, const Ids& ids, const SessionOptions& options,
-                const DenseArray<float, 1>& out) {
+                const Ablation& ablation, const DenseArray<float, 1>& out) {
   CheckShape(out, "out", "[vocab_size]", {model.config().vocab_size});
   Check(WithoutGil([&] {
     Result<Session> session = Session::Create(model, options);
     if (!session.ok()) return session.status();
+    if (Status status = session->SetAblation(ablation); !status.ok()) return status;
     const Result<std::span<const float>> logits = session->Append(Span(ids));
     if (!logits.ok()) return logits.status();
     std::copy(logits->begin(), logits->end(), out.data());
@@ -230,7 +234,8 @@ void BindModel(nb::module_& module) {
             return Bytes(self.tokenizer().Decode(Span(ids), special));
           },
           arg("ids").noconvert(), arg("special"))
-      .def("logits", &LastLogits, arg("ids").noconvert(), arg("options"), arg("out").noconvert())
+      .def("logits", &LastLogits, arg("ids").noconvert(), arg("options"), arg("ablation"),
+           arg("out").noconvert())
       .def_prop_ro("packed_bytes", &Model::packed_bytes)
       .def_prop_ro("path", [](const Model& self) { return Bytes(self.path()); })
       .def_prop_ro("architecture", config(&ModelConfig::architecture))

@@ -33,6 +33,7 @@ NB_MODULE(_core, module) {
   BindKvCache(module);
   BindRope(module);
   BindLayer(module);
+  BindAblation(module);
   BindModel(module);
   BindCalibrate(module);
   BindHeads(module);

@@ -80,6 +80,48 @@ class ModelTest(unittest.TestCase):
         whole = self.model.generate(ids, kv_budget_bytes=1 << 30, max_tokens=1)
         self.assertEqual(list(whole), list(self.model.generate(ids, max_tokens=1)))
 
+    def test_heads_can_be_switched_off(self):
+        ids = self.model.tokenize(PROMPT)
+        exact = {"math": "exact", "k_type": "f32", "v_type": "f32"}
+        plain = self.model.logits(ids, **exact)
+        ablated = self.model.ablate("1.k0,2.1=0.5")
+        logits = ablated.logits(ids, **exact)
+        self.assertGreater(np.abs(logits - plain).max(), 1e-3)
+        edits = [{"layers": [1], "kv_heads": [0]}, {"layers": [2], "heads": [1], "edit": 0.5}]
+        np.testing.assert_array_equal(self.model.ablate(edits).logits(ids, **exact), logits)
+        np.testing.assert_array_equal(self.model.logits(ids, ablate=edits, **exact), logits)
+        np.testing.assert_array_equal(ablated.logits(ids, ablate=[], **exact), plain)
+        self.assertEqual((self.model.ablation, len(ablated.ablation)), ([], 3))
+        self.assertEqual(ablated.ablation[2], {"layers": [2], "heads": [1], "edit": 0.5})
+        generation = self.model.generate(ids, max_tokens=1, ablate=edits, **exact)
+        list(generation)
+        self.assertEqual(generation.ids, [int(np.argmax(logits))])
+        mean = self.model.ablate("0.1=mean", means_text="abc abc abc").logits(ids, **exact)
+        self.assertGreater(np.abs(mean - plain).max(), 1e-4)
+        for words, call in (("layer = 4; expected 0..3", lambda: self.model.ablate("4.0")),
+                            ("need a text", lambda: self.model.ablate("0.0=mean")),
+                            ("layer 0 would have 4 of its 4 heads off",
+                             lambda: self.model.logits(ids, ablate="0.*"))):
+            with self.subTest(words), self.assertRaises(ValueError) as caught:
+                call()
+            self.assertIn(words, str(caught.exception))
+
+    def test_effects_and_pruning(self):
+        ids = self.model.tokenize((ROOT / "LICENSE").read_text(encoding="utf-8"))[:300]
+        effects = self.model.head_effects(ids, heads=[(1, 0), (0, 3)], tokens=40)
+        self.assertEqual([(effect["layer"], effect["head"]) for effect in effects], [(0, 3), (1, 0)])
+        for effect in effects:
+            self.assertNotEqual(effect["loss_before"], effect["loss_after"])
+        pruned = self.model.prune_heads(ids, max_rise=5.0, max_kv_heads=2)
+        self.assertEqual((len(pruned["removed"]), pruned["tokens"]), (2, 300))
+        exact = {"math": "exact", "k_type": "f32", "v_type": "f32"}
+        by_policy = self.model.logits(ids[:30], kv_policy=pruned["kv_policy"], **exact)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "pruned.gguf"
+            self.model.write_pruned(pruned["removed"], path)
+            by_file = manyhead.Model.load(path).logits(ids[:30], **exact)
+        np.testing.assert_allclose(by_file, by_policy, rtol=0, atol=1e-4)
+
     def test_calibration_keeps_to_its_budget(self):
         text = (ROOT / "LICENSE").read_text(encoding="utf-8")
         ids = self.model.tokenize(text)[:300]

@@ -1,0 +1,212 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/heads.h"
+#include "manyhead/isa.h"
+#include "manyhead/model.h"
+#include "manyhead/status.h"
+#include "manyhead/types.h"
+
+namespace manyhead {
+
+enum class HeadEditKind : std::uint8_t {
+  kScale,  ///< what the head gives times `scale`; 0 switches the head off
+  kMean,   ///< the mean of what the head gives, of Ablation::means
+};
+
+/// A change to what one query head gives: its weighted sum of values, before W_O.
+struct HeadEdit {
+  HeadId head;
+  HeadEditKind kind = HeadEditKind::kScale;
+  float scale = 0;  ///< of kScale
+
+  friend bool operator==(const HeadEdit&, const HeadEdit&) noexcept = default;
+};
+
+/// Changes to the heads of a model, each head at most once; see Session::SetAblation.
+///
+/// A KV head all of whose query heads are off, or give a mean, is read by nobody: it is neither
+/// computed nor stored.
+struct Ablation {
+  std::vector<HeadEdit> edits{};
+  /// [layer][H * Dv] as MeasureHeadMeans gives them; may be empty for layers without kMean edits.
+  std::vector<std::vector<float>> means{};
+
+  friend bool operator==(const Ablation&, const Ablation&) noexcept = default;
+};
+
+/// Errors   kInvalidArgument naming the edit and the valid range: a layer or head that the model
+///          does not have, a head that is edited twice, a scale that is not finite, means that are
+///          missing or of another size, a layer all of whose heads would be off.
+Status CheckAblation(const ModelConfig& config, const Ablation& ablation);
+
+/// Heads off in each layer that `heads` name, but for those they name.
+/// Errors   kInvalidArgument for a layer or head that the model does not have.
+Result<Ablation> KeepOnly(const ModelConfig& config, std::span<const HeadId> heads);
+
+/// Reads edits from a text. Means come from elsewhere: NeedsMeans tells whether they must.
+///
+///   3.1             head 1 of layer 3 off
+///   3.1,4.*=0.5     and what every head of layer 4 gives halved
+///   0-2.0-3=mean    heads 0 to 3 of layers 0 to 2 give their means
+///   5.k1            KV head 1 of layer 5 off: all query heads that read it
+///   6.2=keep        in layer 6 only head 2, and heads that other items name, stay
+///
+/// The same as JSON, "edit" being "zero" (also if there is none), "mean", "keep" or a number, lists
+/// that are left out standing for all:
+///
+///   [{"layers": [3, "5-7"], "heads": [1], "edit": 0.5}, {"layers": [2], "kv_heads": [0]}]
+///
+/// Errors   kInvalidArgument naming the item and what was expected, and as CheckAblation, but for
+///          means.
+Result<Ablation> ParseAblation(std::string_view text, const ModelConfig& config);
+/// The JSON that ParseAblation reads back to the same edits.
+std::string FormatAblation(const Ablation& ablation);
+
+bool NeedsMeans(const Ablation& ablation) noexcept;
+
+/// [layer][KV head]: those that nobody reads, of an ablation that CheckAblation accepts.
+std::vector<std::vector<bool>> UnreadKvHeads(const ModelConfig& config, const Ablation& ablation);
+
+/// How a text is evaluated to measure heads with.
+struct HeadTextOptions {
+  /// Of the text, from its beginning; 0: all, up to the model's context and 8192.
+  std::int64_t tokens = 0;
+  MathMode math = MathMode::kFast;
+  int threads = 0;           ///< 0 selects the CPUs this process may use
+  std::optional<Isa> isa{};  ///< default SelectIsa()
+  std::int64_t chunk = 512;  ///< most tokens of one step, at least 1
+  /// Called with (heads done, heads in all); may be empty.
+  std::function<void(std::int64_t, std::int64_t)> on_progress{};
+  /// When set by anyone, the work ends after the step it is in, with what is known.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+/// What heads give on average over a text, [layer][H * Dv].
+/// Errors   as MeasureHeadEffects; kIoError when it was cancelled.
+Result<std::vector<std::vector<float>>> MeasureHeadMeans(const Model& model,
+                                                         std::span<const TokenId> ids,
+                                                         const HeadTextOptions& options);
+
+struct AblationLoss {
+  std::int64_t tokens = 0;  ///< of the text; all but the first are predicted
+  double before = 0;        ///< nats per predicted token
+  double after = 0;         ///< with the ablation
+};
+
+/// Errors   as MeasureHeadEffects and CheckAblation; kIoError when it was cancelled.
+Result<AblationLoss> MeasureAblation(const Model& model, std::span<const TokenId> ids,
+                                     const Ablation& ablation, const HeadTextOptions& options);
+
+struct HeadEffect {
+  HeadId head;
+  double loss_after = 0;  ///< nats per predicted token, with this head alone off
+};
+
+struct HeadEffects {
+  std::int64_t tokens = 0;
+  double loss_before = 0;
+  std::vector<HeadEffect> effects{};  ///< by (layer, head)
+  bool interrupted = false;           ///< by `cancel`: heads are missing
+};
+
+/// What each of `heads` (empty: all) does to the loss of a text: that without it.
+///
+/// Heads of a layer change nothing before it. So the layers are gone through once, each with what
+/// stands before it for the whole text, and a head's loss costs the layers from its own on, without
+/// its own layer's attention, and the output matrix.
+///
+/// Memory   beside a step's buffers, 2 d_model + H * Dv numbers for each token of the text.
+/// Errors   kInvalidArgument naming the option and both values: fewer than 2 tokens in the text, a
+///          token or head that the model does not have, logits that are NaN. kUnsupported as
+///          Session::Create. kIoError when it was cancelled before anything was known.
+Result<HeadEffects> MeasureHeadEffects(const Model& model, std::span<const TokenId> ids,
+                                       std::span<const HeadId> heads,
+                                       const HeadTextOptions& options);
+
+struct KvHeadId {
+  std::int64_t layer = 0;
+  std::int64_t kv_head = 0;
+
+  friend auto operator<=>(const KvHeadId&, const KvHeadId&) noexcept = default;
+};
+
+struct PruneOptions {
+  HeadTextOptions text{};         ///< at least 256 tokens
+  double max_rise = 0;            ///< of the loss of the tokens to choose by, nats, at least 0
+  std::int64_t max_kv_heads = 0;  ///< most to remove; 0: no limit
+  /// The same number from every layer, as files for other programs need it; see WritePrunedModel.
+  bool uniform = false;
+};
+
+/// Nats per predicted token.
+struct PruneLoss {
+  double mean = 0;      ///< of all tokens
+  double fit = 0;       ///< of those that the choice was made by
+  double held_out = 0;  ///< of those it never saw
+};
+
+struct KvHeadEffect {
+  KvHeadId kv_head;
+  double fit_after = 0;  ///< PruneLoss::fit with this KV head alone off
+};
+
+struct Pruning {
+  std::vector<KvHeadId> removed{};      ///< by (layer, KV head)
+  std::vector<KvHeadEffect> effects{};  ///< of all that could go, the least harmful first
+  std::int64_t tokens = 0;
+  std::int64_t held_out_tokens = 0;
+  PruneLoss before;
+  PruneLoss after;           ///< with all of `removed` off together
+  std::int64_t passes = 0;   ///< over the whole text, to try heads together
+  bool interrupted = false;  ///< by `cancel`: more might be removed
+};
+
+/// Chooses KV heads, with all their query heads, whose removal raises a text's loss by no more than
+/// a limit.
+///
+/// Each head's effect alone gives an order. In that order heads are taken, as many at once as their
+/// effects leave room for, and half as many while the loss with all of them off exceeds the limit;
+/// a head with which it still does stays. Every third run of 64 tokens is held out: it takes no
+/// part in the choice. Every layer keeps a KV head.
+///
+/// Errors   as MeasureHeadEffects; kInvalidArgument where no layer has more than one KV head, or
+///          `uniform` and some layer has not.
+Result<Pruning> PruneHeads(const Model& model, std::span<const TokenId> ids,
+                           const PruneOptions& options);
+
+/// What --kv-policy and SessionOptions::kv_policy read: `removed` off, nothing else named.
+std::string FormatRemoved(std::span<const KvHeadId> removed);
+
+/// Writes such a text to a file, which appears under `path` when it is whole and on the disk.
+/// Errors   kIoError naming `path`.
+Status WriteRemoved(std::span<const KvHeadId> removed, const std::string& path);
+
+struct PrunedModelOptions {
+  /// W_O of a layer whose heads end inside a block of its type is stored as F32, which keeps its
+  /// numbers; without it such a layer is refused.
+  bool widen = false;
+};
+
+/// Writes the model without some KV heads, their query heads and their columns of W_O, as a GGUF
+/// file. It appears under `path` when it is whole and on the disk.
+///
+/// The logits are those of the model with these heads off. Where layers differ afterwards, the file
+/// gives head counts layer by layer, which this library reads; others may read one count for all
+/// layers only. Keys other than head counts and lengths stay, weights keep their types and bytes.
+///
+/// Errors   kInvalidArgument naming the layer: a KV head that it does not have or that is named
+///          twice, none left. kUnsupported where W_O would be cut inside a block, or where the
+///          model's softmax scale follows from its number of heads. kIoError naming `path`.
+Status WritePrunedModel(const Model& model, std::span<const KvHeadId> removed,
+                        const std::string& path, const PrunedModelOptions& options = {});
+
+}  // namespace manyhead

@@ -1,0 +1,92 @@
+#include "tools/manyhead/ablate_flags.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "tools/manyhead/interrupt.h"
+
+namespace manyhead::cli {
+
+const char* const kAblationHelp =
+    "Edits of heads are separated by commas:\n"
+    "  3.1             head 1 of layer 3 gives zeros\n"
+    "  3.1,4.*=0.5     and what every head of layer 4 gives is halved\n"
+    "  0-2.0-3=mean    heads 0 to 3 of layers 0 to 2 give the mean of what they give on another "
+    "text\n"
+    "  5.k1            every query head that reads KV head 1 of layer 5 gives zeros\n"
+    "  6.2=keep        in layer 6 every head but head 2 gives zeros\n"
+    "or JSON: [{\"layers\": [3, \"5-7\"], \"heads\": [1], \"edit\": 0.5}, {\"layers\": [2], "
+    "\"kv_heads\": [0]}],\n"
+    "\"edit\" being \"zero\" (the default), \"mean\", \"keep\" or a factor; or a file of either.\n"
+    "A KV head that nobody reads any more is neither computed, read nor stored.\n";
+
+namespace {
+
+bool IsFile(const std::string& text) {
+  std::error_code ignored;  // of a text too long for a name
+  return std::filesystem::exists(text, ignored);
+}
+
+Result<std::vector<std::vector<float>>> MeasureMeans(const std::string& path, const Model& model,
+                                                     HeadTextOptions options) {
+  options.tokens = 0;
+  const Result<std::string> text = ReadFile(path);
+  if (!text.ok()) return text.status();
+  const Result<std::vector<TokenId>> ids = model.tokenizer().Encode(*text);
+  if (!ids.ok()) return ids.status();
+  return MeasureHeadMeans(model, *ids, options);
+}
+
+}  // namespace
+
+void AddAblationMeans(CLI::App& app, AblationFlags* flags) {
+  app.add_option("--ablate-means", flags->means, "Measure the means of =mean on the text in FILE")
+      ->type_name("FILE");
+}
+
+void AddAblation(CLI::App& app, AblationFlags* flags) {
+  app.add_option("--ablate", flags->edits,
+                 "Change what heads give: LAYER.HEAD[=EDIT],..., or JSON, or a file of either; see "
+                 "below")
+      ->type_name("EDITS|JSON|FILE");
+  AddAblationMeans(app, flags);
+}
+
+Result<Ablation> ReadAblation(const AblationFlags& flags, const Model& model,
+                              const HeadTextOptions& options) {
+  std::string text = flags.edits;
+  const bool is_json = text.starts_with('[') || text.starts_with('{');
+  if (!is_json && IsFile(text)) {
+    Result<std::string> file = ReadFile(text, /*settings=*/true);
+    if (!file.ok()) return file.status();
+    text = *std::move(file);
+  }
+  Result<Ablation> ablation = ParseAblation(text, model.config());
+  if (!ablation.ok() || !NeedsMeans(*ablation)) return ablation;
+  if (flags.means.empty())
+    return Status(StatusCode::kInvalidArgument,
+                  "heads that give their mean need a text; --ablate-means FILE names it");
+  Result<std::vector<std::vector<float>>> means = MeasureMeans(flags.means, model, options);
+  if (!means.ok()) return means.status();
+  ablation->means = *std::move(means);
+  return ablation;
+}
+
+Status Ablate(const AblationFlags& flags, const SessionFlags& session_flags, const Model& model,
+              Session& session) {
+  const Result<Ablation> ablation = ReadAblation(flags, model, ToHeadTextOptions(session_flags));
+  return ablation.ok() ? session.SetAblation(*ablation) : ablation.status();
+}
+
+HeadTextOptions ToHeadTextOptions(const SessionFlags& flags) {
+  HeadTextOptions options;
+  options.tokens = flags.context;
+  options.math = flags.math == "exact" ? MathMode::kExact : MathMode::kFast;
+  options.threads = static_cast<int>(flags.threads);
+  options.cancel = &Interrupted();
+  return options;
+}
+
+}  // namespace manyhead::cli
