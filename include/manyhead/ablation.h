@@ -9,13 +9,14 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/export.h"
 #include "manyhead/heads.h"
 #include "manyhead/isa.h"
 #include "manyhead/model.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-namespace manyhead {
+namespace MANYHEAD_API manyhead {
 
 enum class HeadEditKind : std::uint8_t {
   kScale,  ///< what the head gives times `scale`; 0 switches the head off
@@ -24,9 +25,9 @@ enum class HeadEditKind : std::uint8_t {
 
 /// A change to what one query head gives: its weighted sum of values, before W_O.
 struct HeadEdit {
-  HeadId head;
-  HeadEditKind kind = HeadEditKind::kScale;
-  float scale = 0;  ///< of kScale
+  HeadId head;                               ///< which head
+  HeadEditKind kind = HeadEditKind::kScale;  ///< how it changes
+  float scale = 0;                           ///< of kScale
 
   friend bool operator==(const HeadEdit&, const HeadEdit&) noexcept = default;
 };
@@ -36,13 +37,15 @@ struct HeadEdit {
 /// A KV head all of whose query heads are off, or give a mean, is read by nobody: it is neither
 /// computed nor stored.
 struct Ablation {
-  std::vector<HeadEdit> edits{};
+  std::vector<HeadEdit> edits{};  ///< in any order
   /// [layer][H * Dv] as MeasureHeadMeans gives them; may be empty for layers without kMean edits.
   std::vector<std::vector<float>> means{};
 
   friend bool operator==(const Ablation&, const Ablation&) noexcept = default;
 };
 
+/// Whether a model of `config` can be changed so.
+///
 /// Errors   kInvalidArgument naming the edit and the valid range: a layer or head that the model
 ///          does not have, a head that is edited twice, a scale that is not finite, means that are
 ///          missing or of another size, a layer all of whose heads would be off.
@@ -71,6 +74,7 @@ Result<Ablation> ParseAblation(std::string_view text, const ModelConfig& config)
 /// The JSON that ParseAblation reads back to the same edits.
 std::string FormatAblation(const Ablation& ablation);
 
+/// Whether some head is to give its mean.
 bool NeedsMeans(const Ablation& ablation) noexcept;
 
 /// [layer][KV head]: those that nobody reads, of an ablation that CheckAblation accepts.
@@ -80,10 +84,10 @@ std::vector<std::vector<bool>> UnreadKvHeads(const ModelConfig& config, const Ab
 struct HeadTextOptions {
   /// Of the text, from its beginning; 0: all, up to the model's context and 8192.
   std::int64_t tokens = 0;
-  MathMode math = MathMode::kFast;
-  int threads = 0;           ///< 0 selects the CPUs this process may use
-  std::optional<Isa> isa{};  ///< default SelectIsa()
-  std::int64_t chunk = 512;  ///< most tokens of one step, at least 1
+  MathMode math = MathMode::kFast;  ///< of products, as a session's
+  int threads = 0;                  ///< 0 selects the CPUs this process may use
+  std::optional<Isa> isa{};         ///< default SelectIsa()
+  std::int64_t chunk = 512;         ///< most tokens of one step, at least 1
   /// Called with (heads done, heads in all); may be empty.
   std::function<void(std::int64_t, std::int64_t)> on_progress{};
   /// When set by anyone, the work ends after the step it is in, with what is known.
@@ -96,24 +100,29 @@ Result<std::vector<std::vector<float>>> MeasureHeadMeans(const Model& model,
                                                          std::span<const TokenId> ids,
                                                          const HeadTextOptions& options);
 
+/// What an ablation does to a text.
 struct AblationLoss {
   std::int64_t tokens = 0;  ///< of the text; all but the first are predicted
   double before = 0;        ///< nats per predicted token
   double after = 0;         ///< with the ablation
 };
 
+/// The loss of a text with and without an ablation.
+///
 /// Errors   as MeasureHeadEffects and CheckAblation; kIoError when it was cancelled.
 Result<AblationLoss> MeasureAblation(const Model& model, std::span<const TokenId> ids,
                                      const Ablation& ablation, const HeadTextOptions& options);
 
+/// What one head does to a text.
 struct HeadEffect {
-  HeadId head;
+  HeadId head;            ///< the one that is off
   double loss_after = 0;  ///< nats per predicted token, with this head alone off
 };
 
+/// What each of some heads does to a text.
 struct HeadEffects {
-  std::int64_t tokens = 0;
-  double loss_before = 0;
+  std::int64_t tokens = 0;            ///< of the text
+  double loss_before = 0;             ///< nats per predicted token, with all heads
   std::vector<HeadEffect> effects{};  ///< by (layer, head)
   bool interrupted = false;           ///< by `cancel`: heads are missing
 };
@@ -132,13 +141,15 @@ Result<HeadEffects> MeasureHeadEffects(const Model& model, std::span<const Token
                                        std::span<const HeadId> heads,
                                        const HeadTextOptions& options);
 
+/// A KV head.
 struct KvHeadId {
-  std::int64_t layer = 0;
-  std::int64_t kv_head = 0;
+  std::int64_t layer = 0;    ///< from 0
+  std::int64_t kv_head = 0;  ///< of the layer, from 0
 
   friend auto operator<=>(const KvHeadId&, const KvHeadId&) noexcept = default;
 };
 
+/// How KV heads are chosen to be removed.
 struct PruneOptions {
   HeadTextOptions text{};         ///< at least 256 tokens
   double max_rise = 0;            ///< of the loss of the tokens to choose by, nats, at least 0
@@ -154,20 +165,22 @@ struct PruneLoss {
   double held_out = 0;  ///< of those it never saw
 };
 
+/// What one KV head does to a text.
 struct KvHeadEffect {
-  KvHeadId kv_head;
+  KvHeadId kv_head;      ///< the one that is off
   double fit_after = 0;  ///< PruneLoss::fit with this KV head alone off
 };
 
+/// The KV heads that a text misses least.
 struct Pruning {
   std::vector<KvHeadId> removed{};      ///< by (layer, KV head)
   std::vector<KvHeadEffect> effects{};  ///< of all that could go, the least harmful first
-  std::int64_t tokens = 0;
-  std::int64_t held_out_tokens = 0;
-  PruneLoss before;
-  PruneLoss after;           ///< with all of `removed` off together
-  std::int64_t passes = 0;   ///< over the whole text, to try heads together
-  bool interrupted = false;  ///< by `cancel`: more might be removed
+  std::int64_t tokens = 0;              ///< of the text
+  std::int64_t held_out_tokens = 0;     ///< of those predicted
+  PruneLoss before;                     ///< with all heads
+  PruneLoss after;                      ///< with all of `removed` off together
+  std::int64_t passes = 0;              ///< over the whole text, to try heads together
+  bool interrupted = false;             ///< by `cancel`: more might be removed
 };
 
 /// Chooses KV heads, with all their query heads, whose removal raises a text's loss by no more than
@@ -190,6 +203,7 @@ std::string FormatRemoved(std::span<const KvHeadId> removed);
 /// Errors   kIoError naming `path`.
 Status WriteRemoved(std::span<const KvHeadId> removed, const std::string& path);
 
+/// How a pruned model is written.
 struct PrunedModelOptions {
   /// W_O of a layer whose heads end inside a block of its type is stored as F32, which keeps its
   /// numbers; without it such a layer is refused.
