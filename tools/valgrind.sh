@@ -13,7 +13,7 @@ check() {
   shift
   say "valgrind: $name"
   run_logged "valgrind-$name" valgrind --quiet --error-exitcode=9 --leak-check=full \
-    --errors-for-leak-kinds=definite --suppressions=tools/valgrind.supp "$@"
+    --errors-for-leak-kinds=definite "$@"
 }
 for isa in scalar avx2; do
   export MANYHEAD_ISA=$isa
