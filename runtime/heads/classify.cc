@@ -44,8 +44,7 @@ class Classifier {
   Status Evaluate(const Probe& probe, std::size_t sentence);
   Status ScoreNeedle(const Probe& probe);
   template <class Scorer>
-  Status Show(std::span<const TokenId> ids, std::int64_t first, Scorer& scorer,
-              std::vector<double>* nll);
+  Status Show(std::span<const TokenId> ids, Scorer& scorer, std::vector<double>* nll);
   HeadClassification Finish();
 
   const Model& model_;
@@ -123,14 +122,11 @@ Status Classifier::CreateSession() {
   return Status();
 }
 
-/// Evaluates `ids` as a text of its own, every row from `first` on going to `scorer`. With `nll`
-/// that of each token but the first.
+/// Evaluates `ids` after what the session holds, every row going to `scorer`. With `nll` that of
+/// each token but the first.
 template <class Scorer>
-Status Classifier::Show(std::span<const TokenId> ids, std::int64_t first, Scorer& scorer,
-                        std::vector<double>* nll) {
-  if (Status status = session_->Truncate(0); !status.ok()) return status;
+Status Classifier::Show(std::span<const TokenId> ids, Scorer& scorer, std::vector<double>* nll) {
   CaptureOptions capture;
-  capture.first = first;
   capture.on_row = [&scorer](const CapturedRow& row) { scorer.Add(row); };
   if (Status status = session_->SetCapture(&capture); !status.ok()) return status;
   Status status;
@@ -149,27 +145,30 @@ Status Classifier::Show(std::span<const TokenId> ids, std::int64_t first, Scorer
 Status Classifier::ScoreNeedle(const Probe& probe) {
   std::vector<double> nll;
   scorer_.Begin(probe);
-  if (Status status = Show(probe.ids, probe.again, scorer_, &nll); !status.ok()) return status;
+  const std::span<const TokenId> ids = probe.ids;
+  const auto again = static_cast<std::size_t>(probe.again);
+  if (Status status = session_->Append(ids.first(again)).status(); !status.ok()) return status;
+  if (Status status = Show(ids.subspan(again), scorer_, &nll); !status.ok()) return status;
   std::vector<bool> copied(static_cast<std::size_t>(probe.count));
-  for (std::size_t i = 0; i < copied.size(); ++i)
-    copied[i] = nll[static_cast<std::size_t>(probe.again) + i - 1] < std::log(2.0);
+  for (std::size_t i = 1; i < copied.size(); ++i) copied[i] = nll[i - 1] < std::log(2.0);
   scorer_.End(copied);
   return Status();
 }
 
 Status Classifier::Evaluate(const Probe& probe, std::size_t sentence) {
+  if (Status status = session_->Truncate(0); !status.ok()) return status;
   switch (probe.kind) {
     case ProbeKind::kNeedle:
       return ScoreNeedle(probe);
     case ProbeKind::kSentence:
       syntax_.Begin(sentences_[sentence], tokens_[sentence]);
-      return Show(probe.ids, 0, syntax_, nullptr);
+      return Show(probe.ids, syntax_, nullptr);
     case ProbeKind::kText:
     case ProbeKind::kRepeat:
       break;
   }
   scorer_.Begin(probe);
-  Status status = Show(probe.ids, 0, scorer_, nullptr);
+  Status status = Show(probe.ids, scorer_, nullptr);
   scorer_.End();
   return status;
 }
