@@ -18,6 +18,7 @@
 
 namespace MANYHEAD_API manyhead {
 
+/// What a HeadEdit does to what a head gives.
 enum class HeadEditKind : std::uint8_t {
   kScale,  ///< what the head gives times `scale`; 0 switches the head off
   kMean,   ///< the mean of what the head gives, of Ablation::means
@@ -29,6 +30,7 @@ struct HeadEdit {
   HeadEditKind kind = HeadEditKind::kScale;  ///< how it changes
   float scale = 0;                           ///< of kScale
 
+  /// Member by member.
   friend bool operator==(const HeadEdit&, const HeadEdit&) noexcept = default;
 };
 
@@ -41,6 +43,7 @@ struct Ablation {
   /// [layer][H * Dv] as MeasureHeadMeans gives them; may be empty for layers without kMean edits.
   std::vector<std::vector<float>> means{};
 
+  /// Member by member.
   friend bool operator==(const Ablation&, const Ablation&) noexcept = default;
 };
 
@@ -146,6 +149,7 @@ struct KvHeadId {
   std::int64_t layer = 0;    ///< from 0
   std::int64_t kv_head = 0;  ///< of the layer, from 0
 
+  /// By layer, then by head.
   friend auto operator<=>(const KvHeadId&, const KvHeadId&) noexcept = default;
 };
 

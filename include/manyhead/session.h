@@ -188,6 +188,7 @@ class Session {
   ///          kOutOfPages where the cap on the cache has no room for it. The session is then
   ///          unchanged.
   Status SetAblation(const Ablation& ablation, HeldTokens held = HeldTokens::kReevaluate);
+  /// Of the present edits.
   const Ablation& ablation() const noexcept;
 
   /// Adds where the time of each step goes to `*profile` from now on; null, as at first, measures
