@@ -306,8 +306,9 @@ class Model:
         array = self._text_ids(ids)
         out = np.empty((len(array), len(array)), np.float32)
         session.setdefault("context", max(1, len(array)))
+        ablation = self._ablation_of(session)
         _core.head_attention(model=self._core, ids=array, options=_session_options(**session),
-                             layer=layer, head=head, out=out)
+                             ablation=ablation, layer=layer, head=head, out=out)
         return out
 
     def profile(self, text: Text | Sequence[int] | NDArray[Any], *, every: int = 8,
@@ -324,8 +325,9 @@ class Model:
         """
         array = self._text_ids(text)
         session.setdefault("context", max(1, len(array)))
+        ablation = self._ablation_of(session)
         return _core.head_profile(model=self._core, ids=array, options=_session_options(**session),
-                                  every=every, sink_tokens=sink_tokens, recent=recent)
+                                  ablation=ablation, every=every, sink_tokens=sink_tokens, recent=recent)
 
     def _text_ids(self, text: Text | Sequence[int] | NDArray[Any]) -> NDArray[np.int32]:
         return _ids(self.tokenize(text) if isinstance(text, (str, bytes)) else text)

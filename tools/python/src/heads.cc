@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <span>
 
+#include "manyhead/ablation.h"
 #include "manyhead/model.h"
 #include "manyhead/session.h"
 #include "tools/python/src/binding.h"
@@ -19,11 +20,12 @@ using Ids = DenseArray<const TokenId, 1>;
 /// the signal's handler did.
 template <class Prepare>
 void Evaluate(const Model& model, const Ids& ids, const SessionOptions& options,
-              const Prepare& prepare) {
+              const Ablation& ablation, const Prepare& prepare) {
   constexpr std::size_t kStep = 512;  // tokens between two looks at signals
   const Status status = WithoutGil([&] {
     Result<Session> session = Session::Create(model, options);
     if (!session.ok()) return session.status();
+    if (Status ablated = session->SetAblation(ablation); !ablated.ok()) return ablated;
     if (Status prepared = prepare(*session); !prepared.ok()) return prepared;
     std::span<const TokenId> left(ids.data(), ids.shape(0));
     do {
@@ -41,7 +43,8 @@ void Evaluate(const Model& model, const Ids& ids, const SessionOptions& options,
 
 /// out [T, T]: row i holds the weights of query i, zeros after it.
 void Attention(const Model& model, const Ids& ids, const SessionOptions& options,
-               std::int64_t layer, std::int64_t head, const DenseArray<float, 2>& out) {
+               const Ablation& ablation, std::int64_t layer, std::int64_t head,
+               const DenseArray<float, 2>& out) {
   const auto tokens = static_cast<std::int64_t>(ids.shape(0));
   CheckShape(out, "out", "[T, T]", {tokens, tokens});
   float* const rows = out.data();
@@ -49,13 +52,15 @@ void Attention(const Model& model, const Ids& ids, const SessionOptions& options
   const CaptureOptions capture{.heads = {{layer, head}}, .on_row = [=](const CapturedRow& row) {
                                  std::ranges::copy(row.weights, rows + row.position * tokens);
                                }};
-  Evaluate(model, ids, options, [&](Session& session) { return session.SetCapture(&capture); });
+  Evaluate(model, ids, options, ablation,
+           [&](Session& session) { return session.SetCapture(&capture); });
 }
 
 HeadProfile Profile(const Model& model, const Ids& ids, const SessionOptions& options,
-                    std::int64_t every, std::int64_t sink_tokens, std::int64_t recent) {
+                    const Ablation& ablation, std::int64_t every, std::int64_t sink_tokens,
+                    std::int64_t recent) {
   HeadProfile profile;
-  Evaluate(model, ids, options, [&](Session& session) {
+  Evaluate(model, ids, options, ablation, [&](Session& session) {
     return session.SetHeadProfile(&profile, {every, sink_tokens, recent});
   });
   return profile;
@@ -83,9 +88,9 @@ void BindHeads(nb::module_& module) {
       .def_ro("steps", &HeadProfile::steps)
       .def_ro("tokens", &HeadProfile::tokens);
   module.def("head_attention", &Attention, nb::kw_only(), arg("model"), arg("ids").noconvert(),
-             arg("options"), arg("layer"), arg("head"), arg("out").noconvert());
+             arg("options"), arg("ablation"), arg("layer"), arg("head"), arg("out").noconvert());
   module.def("head_profile", &Profile, nb::kw_only(), arg("model"), arg("ids").noconvert(),
-             arg("options"), arg("every"), arg("sink_tokens"), arg("recent"));
+             arg("options"), arg("ablation"), arg("every"), arg("sink_tokens"), arg("recent"));
 }
 
 }  // namespace manyhead::python

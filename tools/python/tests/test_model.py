@@ -96,6 +96,12 @@ class ModelTest(unittest.TestCase):
         generation = self.model.generate(ids, max_tokens=1, ablate=edits, **exact)
         list(generation)
         self.assertEqual(generation.ids, [int(np.argmax(logits))])
+        # What an ablated model's heads look at: nothing where they are off, else at what is left.
+        np.testing.assert_array_equal(ablated.attention(0, 1, ids), self.model.attention(0, 1, ids))
+        self.assertEqual(np.abs(ablated.attention(1, 0, ids)).max(), 0)
+        self.assertGreater(
+            np.abs(ablated.attention(3, 0, ids) - self.model.attention(3, 0, ids)).max(), 1e-4)
+        self.assertEqual(ablated.profile(ids, every=1).heads[1][0].rows, 0)
         mean = self.model.ablate("0.1=mean", means_text="abc abc abc").logits(ids, **exact)
         self.assertGreater(np.abs(mean - plain).max(), 1e-4)
         for words, call in (("layer = 4; expected 0..3", lambda: self.model.ablate("4.0")),
