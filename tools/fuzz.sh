@@ -3,14 +3,14 @@
 # sanitizers. Corpus and crashes stay in build/fuzz/TARGET; replay a crash with TARGET_fuzz FILE, under
 # build/release/tests. What is worth keeping goes to tests/corpus/TARGET_fuzz, where every test run replays it.
 #
-#   tools/fuzz.sh [TARGET [SECONDS]]     TARGET: gguf (default), tokenizer, kv_snapshot, kv_policy, shape, plan,
+#   tools/fuzz.sh [TARGET [SECONDS]]     TARGET: gguf (default), tokenizer, kv_snapshot, kv_policy, shape, conllu, plan,
 #                                        attention, or all; SECONDS: 60
 set -eu
 cd "$(dirname "$0")/.."
 target=${1:-gguf} seconds=${2:-60}
 case $seconds in *[!0-9]* | "") echo "fuzz.sh: SECONDS = '$seconds'; expected a whole number" >&2; exit 2 ;; esac
 if [ "$target" = all ]; then
-  for each in gguf tokenizer kv_snapshot kv_policy shape plan attention; do "$0" $each "$seconds"; done
+  for each in gguf tokenizer kv_snapshot kv_policy shape conllu plan attention; do "$0" $each "$seconds"; done
   exit
 fi
 
@@ -24,6 +24,7 @@ case $target in
              $platform" max_len=16384 libraries="-lgtest" ;;
   kv_snapshot) sources="tests/cache/kv_snapshot_fuzz.cc runtime/cache/*.cc runtime/platform/checksum.cc $platform"
                max_len=16384 ;;
+  conllu) sources="tests/heads/conllu_fuzz.cc runtime/heads/conllu.cc $platform" ;;
   kv_policy) sources="tests/cache/kv_policy_fuzz.cc runtime/cache/*.cc $platform" ;;
   shape) sources="tests/memory/shape_fuzz.cc runtime/memory/*.cc $platform" ;;
   plan) sources="tests/attention/plan_fuzz.cc runtime/attention/*.cc" max_len=256 ;;

@@ -29,12 +29,16 @@ TEST(HeadClasses, WithoutTheInductionHeadRepeatsAreNoLongerPredicted) {
       rise[effect.head] += effect.loss_after - effects->loss_before;
     ++repeats;
   }
-  ASSERT_EQ(repeats, kRepeats);
+  ASSERT_GT(repeats, 0);
   std::vector<double> all;
   for (const auto& [head, value] : rise) all.push_back(value / repeats);
   std::sort(all.begin(), all.end());
   const double median = (all[7] + all[8]) / 2;
-  const double induction = rise.at(HeadsOf(*found, HeadClass::kInduction).at(0)) / repeats;
+  const auto named = std::find_if(found->heads.begin(), found->heads.end(), [](const auto& head) {
+    return head.head_class == HeadClass::kInduction;
+  });
+  ASSERT_NE(named, found->heads.end());
+  const double induction = rise.at(named->id) / repeats;
   EXPECT_GT(induction, 3 * std::abs(median));
   EXPECT_GT(induction, 1);  // nats per token, of which half are predictable
 }
