@@ -221,6 +221,33 @@ class ReportTest(cli_test.CommandTest):
                        "no/such/folder/x")
 
 
+class OutputsTest(cli_test.CommandTest):
+    def test_what_is_read_is_never_written_over(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model, text = pathlib.Path(folder, "m.gguf"), pathlib.Path(folder, "t.txt")
+            model.write_bytes((cli_test.SOURCE / "tools/models/bundled.gguf").read_bytes())
+            text.write_bytes(TEXT.read_bytes()[:600])
+            before = model.read_bytes(), text.read_bytes()
+            alias, hard = pathlib.Path(folder, "alias"), pathlib.Path(folder, "hard")
+            alias.symlink_to(model)
+            os.link(text, hard)
+            common = ("-m", str(model), "-f", str(text))
+            other = str(pathlib.Path(folder, "x", "..", "new"))
+            new = str(pathlib.Path(folder, "new"))
+            for words, flags in (
+                    (f"--output {model}: is the file of -m too", ("heads", "report", "-o", str(model))),
+                    (f"--output {hard}: is the file of -f too", ("heads", "report", "-o", str(hard))),
+                    (f"--policy {alias}: is the file of -m too", ("heads", "classify", "--policy", str(alias))),
+                    (f"--gguf {model}: is the file of -m too", ("heads", "prune", "--max-rise", "1", "--gguf", str(model))),
+                    (f"--gguf {other}: is the file of --save too",
+                     ("heads", "prune", "--max-rise", "1", "-s", new, "--gguf", other)),
+                    (f"--save {text}: is the file of -f too", ("calibrate", "--budget", "50%", "-s", str(text)))):
+                self.fail_with(1, words, *flags, *common)
+            self.assertEqual((model.read_bytes(), text.read_bytes()), before)
+            self.assertEqual(sorted(path.name for path in pathlib.Path(folder).iterdir()),
+                             ["alias", "hard", "m.gguf", "t.txt"])
+
+
 if __name__ == "__main__":
     cli_test.COMMAND, cli_test.SOURCE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
     unittest.main(argv=[sys.argv[0], *sys.argv[3:]])

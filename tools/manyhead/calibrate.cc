@@ -125,6 +125,10 @@ void PrintTable(const Calibration& calibration) {
 }
 
 int Run(const Flags& flags) {
+  if (Status status = CheckOutputs(flags.model, {{"--save", flags.save}},
+                                   {{"-f", flags.text.file.value_or("")}});
+      !status.ok())
+    return Fail(status);
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
   const Result<std::string> text = ReadText(flags.text);

@@ -175,6 +175,11 @@ Status WriteFiles(const Flags& flags, const Model& model,
 }
 
 int Run(const Flags& flags) {
+  if (Status status =
+          CheckOutputs(flags.model, {{"--policy", flags.policy}, {"--probes", flags.probes}},
+                       {{"-f", flags.text.file.value_or("")}, {"--conllu", flags.conllu}});
+      !status.ok())
+    return Fail(status);
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
   Result<ClassifyOptions> options = ToOptions(*model, flags);

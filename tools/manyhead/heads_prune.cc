@@ -170,6 +170,10 @@ Status WriteFiles(const Flags& flags, const Model& model, const Pruning& pruning
 }
 
 int Run(const Flags& flags) {
+  if (Status status = CheckOutputs(flags.model, {{"--save", flags.save}, {"--gguf", flags.gguf}},
+                                   {{"-f", flags.text.file.value_or("")}});
+      !status.ok())
+    return Fail(status);
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
   const Result<std::string> text = ReadText(flags.text);

@@ -71,6 +71,12 @@ Result<HeadsReportOptions> ReadOptions(const Flags& flags) {
 }
 
 int Run(const Flags& flags) {
+  if (Status status = CheckOutputs(flags.model, {{"--output", flags.output}},
+                                   {{"-f", flags.text.file.value_or("")},
+                                    {"--classes", flags.classes},
+                                    {"--effects", flags.effects}});
+      !status.ok())
+    return Fail(status);
   Result<HeadsReportOptions> options = ReadOptions(flags);
   if (!options.ok()) return Fail(options.status());
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));

@@ -9,7 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
+#include "tools/manyhead/model_path.h"
 #include "tools/manyhead/output.h"
 
 namespace manyhead::cli {
@@ -323,6 +325,29 @@ Result<std::string> ReadFile(const std::string& path, bool settings) {
   if (!is_stdin) close(file);
   if (count < 0) return fail(std::strerror(error));
   return bytes;
+}
+
+Status CheckOutputs(const std::string& model, const std::vector<FlagFile>& outputs,
+                    std::vector<FlagFile> inputs) {
+  namespace fs = std::filesystem;
+  // A model that is not found is reported by who loads it.
+  if (Result<std::string> path = FindModel(model); path.ok())
+    inputs.push_back({"-m", *std::move(path)});
+  for (const FlagFile& output : outputs) {
+    if (output.path.empty()) continue;
+    for (const FlagFile& other : inputs) {
+      std::error_code error;  // what does not exist is no other file
+      const bool same =
+          fs::equivalent(output.path, other.path, error) ||
+          fs::weakly_canonical(output.path, error) == fs::weakly_canonical(other.path, error);
+      if (other.path.empty() || other.path == "-" || !same) continue;
+      return Status(StatusCode::kInvalidArgument, std::string(output.flag) + " " + output.path +
+                                                      ": is the file of " + other.flag +
+                                                      " too; expected another");
+    }
+    inputs.push_back(output);
+  }
+  return Status();
 }
 
 Status WriteFile(const std::string& path, std::string_view text) {

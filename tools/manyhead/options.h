@@ -89,6 +89,17 @@ Result<std::string> ReadText(const TextFlags& flags);
 /// small, only from regular files.
 /// Errors   kIoError naming the file, also when it holds more than 2 GiB, settings 64 MiB.
 Result<std::string> ReadFile(const std::string& path, bool settings = false);
+/// A file and the flag that names it.
+struct FlagFile {
+  const char* flag;
+  std::string path;  ///< empty: the flag is not given
+};
+/// Whether each of `outputs` is a file of its own: not what `model` stands for, which is mapped
+/// while it is in use, none of `inputs`, and no other output, by whatever name.
+/// Errors   kInvalidArgument naming both flags and the path.
+Status CheckOutputs(const std::string& model, const std::vector<FlagFile>& outputs,
+                    std::vector<FlagFile> inputs);
+
 /// Errors   kIoError naming the file.
 Status WriteFile(const std::string& path, std::string_view text);
 
