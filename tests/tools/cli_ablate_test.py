@@ -113,9 +113,9 @@ class AblateTest(cli_test.CommandTest):
                 self.assertEqual(out, b"")
                 continue
             done = json.loads(out)
-            self.assertIn(len(done), range(1, 17))
+            self.assertIn(len(done), range(17))
             self.assertEqual(f"interrupted: {len(done)} heads done" in errors.decode(), len(done) < 16)
-            if len(done) < 16:
+            if 0 < len(done) < 16:
                 return
         self.fail("no interrupt came between the first head and the last")
 

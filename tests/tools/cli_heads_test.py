@@ -238,7 +238,8 @@ class OutputsTest(cli_test.CommandTest):
                     (f"--output {model}: is the file of -m too", ("heads", "report", "-o", str(model))),
                     (f"--output {hard}: is the file of -f too", ("heads", "report", "-o", str(hard))),
                     (f"--policy {alias}: is the file of -m too", ("heads", "classify", "--policy", str(alias))),
-                    (f"--gguf {model}: is the file of -m too", ("heads", "prune", "--max-rise", "1", "--gguf", str(model))),
+                    (f"--gguf {model}: is the file of -m too",
+                     ("heads", "prune", "--max-rise", "1", "--gguf", str(model))),
                     (f"--gguf {other}: is the file of --save too",
                      ("heads", "prune", "--max-rise", "1", "-s", new, "--gguf", other)),
                     (f"--save {text}: is the file of -f too", ("calibrate", "--budget", "50%", "-s", str(text)))):
