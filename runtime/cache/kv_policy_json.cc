@@ -7,7 +7,6 @@
 #include "manyhead/kv_cache.h"
 #include "runtime/cache/page_layout.h"
 #include "runtime/platform/json.h"
-#include "runtime/platform/printable.h"
 
 namespace manyhead {
 namespace {
@@ -23,10 +22,6 @@ Status Invalid(const Parts&... parts) {
   message << kName << ": ";
   (message << ... << parts);
   return Status(StatusCode::kInvalidArgument, message.str());
-}
-
-std::string Dump(const Json& json) {
-  return Printable(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 /// A number, or "first-last".
@@ -58,11 +53,12 @@ Status ReadSelection(const std::string& where, const Json& entry, const char* ke
   if (!entry.contains(key)) return Status();
   const Json& list = entry[key];
   if (!list.is_array())
-    return Invalid(where, ".", key, " = ", Dump(list), "; expected a list of numbers and ranges");
+    return Invalid(where, ".", key, " = ", ShowJson(list),
+                   "; expected a list of numbers and ranges");
   for (const Json& item : list) {
     const std::optional<Range> range = ReadRange(item);
     if (!range || range->first < 0 || range->last < range->first || range->last >= count)
-      return Invalid(where, ".", key, " has ", Dump(item),
+      return Invalid(where, ".", key, " has ", ShowJson(item),
                      "; expected numbers or \"first-last\" in 0..", count - 1);
     for (std::int64_t i = range->first; i <= range->last; ++i)
       (*selected)[static_cast<std::size_t>(i)] = true;
@@ -80,7 +76,8 @@ Status ReadType(const std::string& where, const std::string& key, const Json& va
                 std::optional<KvType>* type) {
   if (value.is_string()) *type = ParseKvType(value.get_ref<const std::string&>());
   if (type->has_value()) return Status();
-  return Invalid(where, ".", key, " = ", Dump(value), "; expected f32, f16, bf16, int8 or int4");
+  return Invalid(where, ".", key, " = ", ShowJson(value),
+                 "; expected f32, f16, bf16, int8 or int4");
 }
 
 Status ReadChanges(const std::string& where, const Json& entry, Changes* changes) {
@@ -91,12 +88,13 @@ Status ReadChanges(const std::string& where, const Json& entry, Changes* changes
           ReadType(where, key, value, key == "k_type" ? &changes->k_type : &changes->v_type);
       if (!status.ok()) return status;
     } else if (key == "policy") {
-      if (!value.is_string()) return Invalid(where, ".policy = ", Dump(value), "; expected a text");
+      if (!value.is_string())
+        return Invalid(where, ".policy = ", ShowJson(value), "; expected a text");
       const Result<KvPolicy> policy = ParseKvPolicy(value.get_ref<const std::string&>());
       if (!policy.ok()) return Invalid(where, ".policy: ", policy.status().message());
       changes->policy = *policy;
     } else {
-      return Invalid(where, " has the key ", Dump(Json(key)),
+      return Invalid(where, " has the key ", ShowJson(Json(key)),
                      "; expected layers, kv_heads, k_type, v_type, policy");
     }
   }
@@ -104,7 +102,7 @@ Status ReadChanges(const std::string& where, const Json& entry, Changes* changes
 }
 
 Status ApplyEntry(const std::string& where, const Json& entry, Heads* heads) {
-  if (!entry.is_object()) return Invalid(where, " = ", Dump(entry), "; expected an object");
+  if (!entry.is_object()) return Invalid(where, " = ", ShowJson(entry), "; expected an object");
   Changes changes;
   if (Status status = ReadChanges(where, entry, &changes); !status.ok()) return status;
   std::vector<bool> layers, kv_heads;
@@ -132,7 +130,7 @@ Status ApplyJson(std::string_view text, Heads* heads) {
   if (!json.is_object() || !json.contains("heads") || !json["heads"].is_array())
     return Invalid("expected an object with a list \"heads\"");
   for (const auto& [key, value] : json.items())
-    if (key != "heads") return Invalid("has the key ", Dump(Json(key)), "; expected heads");
+    if (key != "heads") return Invalid("has the key ", ShowJson(Json(key)), "; expected heads");
   std::size_t index = 0;
   for (const Json& entry : json["heads"]) {
     const std::string where = "heads[" + std::to_string(index++) + "]";

@@ -9,6 +9,7 @@
 
 #include "manyhead/ablation.h"
 #include "runtime/heads/ablation_impl.h"
+#include "runtime/platform/json.h"
 
 /// Ablations as text: the form of the command line, and JSON.
 
@@ -27,12 +28,8 @@ Status Invalid(const Parts&... parts) {
   return Status(StatusCode::kInvalidArgument, message.str());
 }
 
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 /// `text` for a message, whatever bytes it holds.
-std::string Quote(std::string_view text) { return Dump(Json(std::string(text))); }
+std::string Quote(std::string_view text) { return ShowJson(Json(std::string(text))); }
 
 /// Numbers first..last; last = -1: to the end.
 struct Range {
@@ -179,12 +176,13 @@ Status ReadList(const std::string& where, const Json& entry, const char* key,
   }
   const Json& list = entry[key];
   if (!list.is_array())
-    return Invalid(where, ".", key, " = ", Dump(list), "; expected a list of numbers and ranges");
+    return Invalid(where, ".", key, " = ", ShowJson(list),
+                   "; expected a list of numbers and ranges");
   for (const Json& value : list) {
-    const std::string text = value.is_string() ? value.get<std::string>() : Dump(value);
+    const std::string text = value.is_string() ? value.get<std::string>() : ShowJson(value);
     const std::optional<Range> range = ReadRange(text);
     if (!range)
-      return Invalid(where, ".", key, " has ", Dump(value),
+      return Invalid(where, ".", key, " has ", ShowJson(value),
                      "; expected numbers, or texts such as \"2-5\"");
     ranges->push_back(*range);
   }
@@ -192,10 +190,10 @@ Status ReadList(const std::string& where, const Json& entry, const char* key,
 }
 
 Status AddEntry(const std::string& where, const Json& entry, Builder* builder) {
-  if (!entry.is_object()) return Invalid(where, " = ", Dump(entry), "; expected an object");
+  if (!entry.is_object()) return Invalid(where, " = ", ShowJson(entry), "; expected an object");
   for (const auto& [key, value] : entry.items())
     if (key != "layers" && key != "heads" && key != "kv_heads" && key != "edit")
-      return Invalid(where, " has the key ", Dump(Json(key)),
+      return Invalid(where, " has the key ", ShowJson(Json(key)),
                      "; expected layers, heads or kv_heads, edit");
   if (entry.contains("heads") && entry.contains("kv_heads"))
     return Invalid(where, " has heads and kv_heads; expected one of them");
@@ -208,8 +206,8 @@ Status AddEntry(const std::string& where, const Json& entry, Builder* builder) {
     return status;
   if (entry.contains("edit")) {
     const Json& edit = entry["edit"];
-    if (!ReadAction(edit.is_string() ? edit.get<std::string>() : Dump(edit), &item))
-      return Invalid(where, ".edit = ", Dump(edit),
+    if (!ReadAction(edit.is_string() ? edit.get<std::string>() : ShowJson(edit), &item))
+      return Invalid(where, ".edit = ", ShowJson(edit),
                      "; expected a finite number, \"zero\", \"mean\" or \"keep\"");
   }
   for (const Range& layer : layers)
@@ -222,8 +220,9 @@ Status AddEntry(const std::string& where, const Json& entry, Builder* builder) {
 }
 
 Status AddJson(std::string_view text, Builder* builder) {
-  const Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return Invalid("the text is no valid JSON");
+  const Result<JsonTree> parsed = ParseJson(text, JsonKeys::kUnique);
+  if (!parsed.ok()) return Invalid(parsed.status().message());
+  const Json& json = parsed->root();
   if (!json.is_array()) return Invalid("expected a list of edits");
   std::size_t index = 0;
   for (const Json& entry : json) {
@@ -263,7 +262,7 @@ std::string FormatAblation(const Ablation& ablation) {
       entry["edit"] = "zero";
     else
       entry["edit"] = edit.scale;
-    text += (text.size() == 1 ? "\n  " : ",\n  ") + Dump(entry);
+    text += (text.size() == 1 ? "\n  " : ",\n  ") + ShowJson(entry);
   }
   return text + "\n]\n";
 }

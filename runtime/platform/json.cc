@@ -116,4 +116,8 @@ Result<JsonTree> ParseJson(std::string_view text, JsonKeys keys) {
                 builder.error().empty() ? "the text is no valid JSON" : builder.error());
 }
 
+std::string ShowJson(const nlohmann::ordered_json& json) {
+  return Printable(json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+}
+
 }  // namespace manyhead

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -42,5 +43,8 @@ class JsonTree {
 /// Errors   kInvalidArgument: "the text is no valid JSON", or what else is wrong with it.
 ///          Throws bad_alloc.
 Result<JsonTree> ParseJson(std::string_view text, JsonKeys keys);
+
+/// A value as a part of a message: one line, whatever it holds, of at most some 80 bytes.
+std::string ShowJson(const nlohmann::ordered_json& json);
 
 }  // namespace manyhead

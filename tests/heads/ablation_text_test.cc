@@ -37,7 +37,7 @@ std::vector<HeadEdit> Edits(const char* text) {
   return ablation.ok() ? ablation->edits : std::vector<HeadEdit>();
 }
 
-std::string Refusal(const char* text) {
+std::string Refusal(const std::string& text) {
   const Result<Ablation> ablation = ParseAblation(text, Config());
   EXPECT_EQ(ablation.status().code(), StatusCode::kInvalidArgument) << text;
   return ablation.status().message();
@@ -102,6 +102,12 @@ TEST(AblationText, RefusalsNameTheItemAndTheRange) {
               HasSubstr("layer 1 would have 4 of its 4 heads off; expected at most 3"));
   EXPECT_THAT(Refusal("{\"a\": 1}"), HasSubstr("expected a list of edits"));
   EXPECT_THAT(Refusal("[1"), HasSubstr("the text is no valid JSON"));
+  constexpr std::size_t kDeep = 1 << 20;  // a recursive walk would run out of stack
+  EXPECT_THAT(Refusal("[{\"layers\": " + std::string(kDeep, '[') + std::string(kDeep, ']') + "}]"),
+              HasSubstr("the text is nested more than 64 deep"));
+  EXPECT_THAT(Refusal(R"([{"layers": [0], "layers": [1]}])"),
+              HasSubstr("the text has the key \"layers\" twice"));
+  EXPECT_LT(Refusal(std::string(40000, 'x')).size(), 400U);
   EXPECT_THAT(Refusal("[3]"), HasSubstr("edits[0] = 3; expected an object"));
   EXPECT_THAT(Refusal(R"([{"layer": [0]}])"), HasSubstr("edits[0] has the key \"layer\""));
   EXPECT_THAT(Refusal(R"([{"heads": [0], "kv_heads": [0]}])"), HasSubstr("expected one of them"));
