@@ -219,6 +219,12 @@ class ReportTest(cli_test.CommandTest):
                        "--ascii")
         self.fail_with(1, "no/such/folder/x: cannot be written: No such file", *report, "-o",
                        "no/such/folder/x")
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as deep:
+            nested = "[" * 10**6 + "]" * 10**6
+            deep.write(f'[{{"layer": 0, "head": 0, "class": {nested}, "loss_after": {nested}}}]')
+            deep.flush()
+            for flag in ("classes", "effects"):
+                self.fail_with(1, f"{flag} is no JSON list of heads", *report, "--ascii", f"--{flag}", deep.name)
 
 
 class OutputsTest(cli_test.CommandTest):
