@@ -1,14 +1,16 @@
 #include "runtime/platform/file.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 namespace manyhead {
@@ -31,6 +33,33 @@ Status CheckName(const std::string& path) {
   const std::size_t nul = path.find('\0');
   if (nul == std::string::npos) return Status();
   return FileError(path.substr(0, nul), "the file name contains a NUL byte");
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+/// What stands behind the name of a file until it is whole.
+Result<std::string> RandomSuffix(const std::string& path) {
+  std::uint32_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != sizeof bits)
+    return SystemError(path, "cannot draw a random number");
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string suffix = ".";
+  for (int shift = 28; shift >= 0; shift -= 4) suffix += kDigits[bits >> shift & 15];
+  return suffix;
+}
+
+/// The name by which an open file without one can be linked.
+std::string LinkOf(const Descriptor& file) { return "/proc/self/fd/" + std::to_string(file.get()); }
+
+/// A file without a name, which goes with its process; none where the file system has no such files
+/// or /proc is not there.
+Descriptor OpenNameless(const std::string& folder) {
+  Descriptor file(open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
+  if (file.get() >= 0 && access(LinkOf(file).c_str(), F_OK) != 0) return Descriptor();
+  return file;
 }
 
 }  // namespace
@@ -76,16 +105,26 @@ Status InputFile::ReadAt(std::int64_t offset, std::span<std::byte> bytes) const 
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   if (Status status = CheckName(path); !status.ok()) return status;
   struct stat info = {};
-  if (stat(path.c_str(), &info) == 0)
+  const bool there = stat(path.c_str(), &info) == 0;
+  if (there)
     if (Status status = CheckRegular(path, info.st_mode); !status.ok()) return status;
-  std::string name = path, temporary = path + ".XXXXXX";  // nothing may throw once it is there
-  Descriptor file(mkostemp(temporary.data(), O_CLOEXEC));
-  if (file.get() < 0) return SystemError(path, "cannot create");
-  return AtomicFile(std::move(name), std::move(temporary), std::move(file));
+  Result<std::string> suffix = RandomSuffix(path);
+  if (!suffix.ok()) return suffix.status();
+  std::string name = path, temporary = path + *suffix;  // nothing may throw once it is there
+  bool named = false;
+  Descriptor file = OpenNameless(FolderOf(path));
+  if (file.get() < 0) {
+    file = Descriptor(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.get() < 0) return SystemError(path, "cannot create");
+    named = true;
+  }
+  // Who could read the old file can read the new one. Where that cannot be, the umask holds.
+  if (there) (void)!fchmod(file.get(), info.st_mode & 0777);
+  return AtomicFile(std::move(name), std::move(temporary), std::move(file), named);
 }
 
 AtomicFile::~AtomicFile() {
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (named_) unlink(temporary_.c_str());
 }
 
 Status AtomicFile::Write(std::span<const std::byte> bytes) {
@@ -100,12 +139,16 @@ Status AtomicFile::Write(std::span<const std::byte> bytes) {
 
 Status AtomicFile::Commit() {
   if (fsync(file_.get()) != 0) return SystemError(path_, "cannot write to the disk");
+  // A link cannot replace what is there, a renamed file can.
+  if (!named_ &&
+      linkat(AT_FDCWD, LinkOf(file_).c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0)
+    return SystemError(path_, "cannot name");
+  named_ = true;
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0)
     return SystemError(path_, "cannot rename");
-  temporary_.clear();
+  named_ = false;
   // The name is an entry of its directory, which has to reach the disk as well.
-  std::string folder = std::filesystem::path(path_).parent_path().string();
-  if (folder.empty()) folder = ".";
+  const std::string folder = FolderOf(path_);
   const Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() < 0) return SystemError(folder, "cannot open");
   // Some file systems cannot, and have nothing to bring.

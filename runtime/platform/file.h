@@ -60,13 +60,18 @@ class InputFile {
 };
 
 /// A file that appears under its name when it is whole: until then, and when the process or the
-/// machine dies meanwhile, that name keeps what it had. Written beside it first; a process that is
-/// killed may leave that part, "PATH.XXXXXX".
+/// machine dies meanwhile, that name keeps what it had. Until then it has no name of its own; where
+/// the file system has no such files it is "PATH.xxxxxxxx", which a killed process leaves. It has
+/// the permissions of the file it replaces, those of a new file otherwise.
 class AtomicFile {
  public:
   /// Errors   kIoError naming `path` and why, also when it is there and no regular file.
   static Result<AtomicFile> Create(const std::string& path);
-  AtomicFile(AtomicFile&&) noexcept = default;
+  AtomicFile(AtomicFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        temporary_(std::move(other.temporary_)),
+        file_(std::move(other.file_)),
+        named_(std::exchange(other.named_, false)) {}
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
@@ -75,12 +80,16 @@ class AtomicFile {
   Status Commit();
 
  private:
-  AtomicFile(std::string path, std::string temporary, Descriptor file) noexcept
-      : path_(std::move(path)), temporary_(std::move(temporary)), file_(std::move(file)) {}
+  AtomicFile(std::string path, std::string temporary, Descriptor file, bool named) noexcept
+      : path_(std::move(path)),
+        temporary_(std::move(temporary)),
+        file_(std::move(file)),
+        named_(named) {}
 
   std::string path_;
-  std::string temporary_;  ///< empty once it has been renamed
+  std::string temporary_;
   Descriptor file_;
+  bool named_;  ///< `temporary_` is there
 };
 
 }  // namespace manyhead

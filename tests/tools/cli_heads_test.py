@@ -69,14 +69,15 @@ class ProfileTest(cli_test.CommandTest):
             self.assertEqual({**head, "seconds": 0}, {**other, "seconds": 0})
 
     def test_what_it_refuses(self):
-        self.fail_with(1, "the text has 2 tokens; expected at least 8, as --every", "heads", "profile",
+        self.fail_with(1, "the text has 2 tokens; expected at least --every = 8", "heads", "profile",
                        "-p", "a")
-        self.fail_with(1, "the context has 20 tokens; expected at least 21 + -n", "heads", "profile",
+        self.fail_with(1, "the context has 20 tokens; expected at least 1 + -n = 21", "heads", "profile",
                        "-p", "a", "-n", "20", "-c", "20")
         self.fail_with(2, "'0' is not a whole number, at least 1", "heads", "profile", "-p", "a",
                        "--every", "0")
         self.fail_with(2, "'-1'", "heads", "profile", "-p", "a", "--sink-tokens", "-1")
         self.fail_with(2, "subcommand", "heads")
+        self.fail_with(2, "no subcommand bogus", "heads", "bogus", "-p", "a")
 
 
 class Page(html.parser.HTMLParser):
@@ -197,6 +198,12 @@ class ReportTest(cli_test.CommandTest):
                             "--metric", "max_weight", text=HOSTILE).stdout
         self.assertTrue(text.isascii())
         self.assertNotIn(b"\x1b", text)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "page.txt")
+            self.succeed("heads", "report", "-f", "-", "--every", "1", "--ascii", "--head", "1.2", "--metric",
+                         "max_weight", "-o", path, text=HOSTILE)
+            with open(path, "rb") as page:
+                self.assertEqual(page.read(), text)
         lines = text.decode().splitlines()
         grid = next(i for i, line in enumerate(lines) if line.startswith("Largest weight, by layer and head"))
         self.assertRegex(lines[grid + 2], r"^    0  [ .:\-=+*#%@]+$")

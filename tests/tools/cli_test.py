@@ -310,11 +310,12 @@ class GenerateTest(CommandTest):
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
     def test_output_that_cannot_be_written(self):
-        with open("/dev/full", "wb") as full:
-            result = subprocess.run([COMMAND, "tokenize", "-p", "a"], stdout=full,
-                                    stderr=subprocess.PIPE, check=False)
-        self.assertEqual(result.returncode, 1)
-        self.assertIn(b"No space left", result.stderr)
+        for arguments in (["tokenize", "-p", "a"], ["--help"], ["heads", "--help"], ["--version"]):
+            with open("/dev/full", "wb") as full:
+                result = subprocess.run([COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE,
+                                        check=False)
+            self.assertEqual(result.returncode, 1, arguments)
+            self.assertIn(b"No space left", result.stderr)
 
 
 class TokenizeTest(CommandTest):

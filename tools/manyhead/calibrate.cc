@@ -13,6 +13,7 @@
 #include "manyhead/model.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/parse.h"
@@ -129,20 +130,16 @@ int Run(const Flags& flags) {
                                    {{"-f", flags.text.file.value_or("")}});
       !status.ok())
     return Fail(status);
-  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
-  if (!model.ok()) return Fail(model.status());
-  const Result<std::string> text = ReadText(flags.text);
-  if (!text.ok()) return Fail(text.status());
-  const Result<std::vector<TokenId>> ids =
-      model->tokenizer().Encode(*text, ToEncodeOptions(flags.text));
-  if (!ids.ok()) return Fail(ids.status());
+  const Result<ModelText> input = ReadModelText(flags.model, flags.session, flags.text);
+  if (!input.ok()) return Fail(input.status());
+  const auto& [model, ids] = *input;
   CatchInterrupt();
   Progress progress("calibrating", "tokens");
   CalibrateOptions options = ToOptions(flags);
   options.on_progress = [&](std::int64_t done, std::int64_t total) {
     progress.Update(done, total);
   };
-  const Result<Calibration> calibration = CalibrateKv(*model, *ids, options);
+  const Result<Calibration> calibration = CalibrateKv(model, ids, options);
   progress.Clear();
   if (!calibration.ok()) return Fail(calibration.status());
   if (calibration->interrupted)

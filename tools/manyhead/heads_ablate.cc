@@ -8,6 +8,7 @@
 #include "tools/manyhead/ablate_flags.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
@@ -116,15 +117,11 @@ int RunTogether(const Flags& flags, const Model& model, std::span<const TokenId>
 }
 
 int Run(const Flags& flags) {
-  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
-  if (!model.ok()) return Fail(model.status());
-  const Result<std::string> text = ReadText(flags.text);
-  if (!text.ok()) return Fail(text.status());
-  const Result<std::vector<TokenId>> ids =
-      model->tokenizer().Encode(*text, ToEncodeOptions(flags.text));
-  if (!ids.ok()) return Fail(ids.status());
+  const Result<ModelText> input = ReadModelText(flags.model, flags.session, flags.text);
+  if (!input.ok()) return Fail(input.status());
+  const auto& [model, ids] = *input;
   CatchInterrupt();
-  return flags.each ? RunEach(flags, *model, *ids) : RunTogether(flags, *model, *ids);
+  return flags.each ? RunEach(flags, model, ids) : RunTogether(flags, model, ids);
 }
 
 }  // namespace

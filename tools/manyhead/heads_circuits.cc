@@ -11,6 +11,7 @@
 #include "manyhead/model.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
@@ -213,13 +214,6 @@ Status CheckHead(const ModelConfig& config, const Flags& flags) {
   return Status();
 }
 
-/// The ids of a text that was named.
-Result<std::vector<TokenId>> ReadIds(const Model& model, const Flags& flags) {
-  const Result<std::string> text = ReadText(flags.text);
-  if (!text.ok()) return text.status();
-  return model.tokenizer().Encode(*text, ToEncodeOptions(flags.text));
-}
-
 Result<Findings> Find(const Model& model, const Flags& flags) {
   Findings findings;
   ClassifyOptions classify;
@@ -227,7 +221,7 @@ Result<Findings> Find(const Model& model, const Flags& flags) {
   classify.threads = static_cast<int>(flags.session.threads);
   classify.cancel = &Interrupted();
   if (flags.text.text || flags.text.file) {
-    Result<std::vector<TokenId>> ids = ReadIds(model, flags);
+    Result<std::vector<TokenId>> ids = EncodeText(model.tokenizer(), flags.text);
     if (!ids.ok()) return ids.status();
     if (ids->empty())
       return Status(StatusCode::kInvalidArgument, "the text has 0 tokens; expected at least 256");

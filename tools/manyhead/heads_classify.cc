@@ -11,6 +11,7 @@
 #include "manyhead/model.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
@@ -145,9 +146,7 @@ Result<ClassifyOptions> ToOptions(const Model& model, const Flags& flags) {
   options.threads = static_cast<int>(flags.session.threads);
   options.cancel = &Interrupted();
   if (flags.text.text || flags.text.file) {
-    const Result<std::string> text = ReadText(flags.text);
-    if (!text.ok()) return text.status();
-    Result<std::vector<TokenId>> ids = model.tokenizer().Encode(*text, ToEncodeOptions(flags.text));
+    Result<std::vector<TokenId>> ids = EncodeText(model.tokenizer(), flags.text);
     if (!ids.ok()) return ids.status();
     if (ids->empty())
       return Status(StatusCode::kInvalidArgument, "the text has 0 tokens; expected at least 256");

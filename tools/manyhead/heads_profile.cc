@@ -11,6 +11,7 @@
 #include "manyhead/session.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
@@ -35,7 +36,7 @@ constexpr std::int64_t kStep = 512;
 Status NotEnough(const char* what, std::int64_t count, const char* limit, std::int64_t least) {
   return Status(StatusCode::kInvalidArgument,
                 std::string("heads profile: ") + what + " has " + std::to_string(count) +
-                    " tokens; expected at least " + std::to_string(least) + limit);
+                    " tokens; expected at least " + limit + std::to_string(least));
 }
 
 Status AppendText(Session& session, std::span<const TokenId> ids, std::int64_t total,
@@ -152,30 +153,23 @@ void Print(const Model& model, const Session& session, const HeadProfile& profil
   Stdout::WriteJson(json);
 }
 
-Result<std::vector<TokenId>> ReadIds(const Flags& flags, const Tokenizer& tokenizer) {
-  const Result<std::string> text = ReadText(flags.text);
-  if (!text.ok()) return text.status();
-  return tokenizer.Encode(*text, ToEncodeOptions(flags.text));
-}
-
 int Run(const Flags& flags) {
-  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
-  if (!model.ok()) return Fail(model.status());
-  Result<std::vector<TokenId>> ids = ReadIds(flags, model->tokenizer());
-  if (!ids.ok()) return Fail(ids.status());
-  Result<Session> session = Session::Create(*model, ToSessionOptions(flags.session));
+  Result<ModelText> input = ReadModelText(flags.model, flags.session, flags.text);
+  if (!input.ok()) return Fail(input.status());
+  auto& [model, ids] = *input;
+  Result<Session> session = Session::Create(model, ToSessionOptions(flags.session));
   if (!session.ok()) return Fail(session.status());
   const std::int64_t room = session->context() - flags.gen;
-  if (room < 1) return Fail(NotEnough("the context", session->context(), " + -n", 1 + flags.gen));
-  if (std::ssize(*ids) > room) ids->resize(static_cast<std::size_t>(room));
+  if (room < 1)
+    return Fail(NotEnough("the context", session->context(), "1 + -n = ", 1 + flags.gen));
+  if (std::ssize(ids) > room) ids.resize(static_cast<std::size_t>(room));
   const std::int64_t least = flags.gen == 0 ? flags.every : 1;
-  if (std::ssize(*ids) < least)
-    return Fail(
-        NotEnough("the text", std::ssize(*ids), flags.gen == 0 ? ", as --every" : "", least));
+  if (std::ssize(ids) < least)
+    return Fail(NotEnough("the text", std::ssize(ids), flags.gen == 0 ? "--every = " : "", least));
   CatchInterrupt();
   HeadProfile profile;
-  if (Status status = Collect(*session, *ids, flags, &profile); !status.ok()) return Fail(status);
-  Print(*model, *session, profile, flags.format);
+  if (Status status = Collect(*session, ids, flags, &profile); !status.ok()) return Fail(status);
+  Print(model, *session, profile, flags.format);
   return Stdout::Finish();
 }
 

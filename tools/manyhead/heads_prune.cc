@@ -13,6 +13,7 @@
 #include "tools/manyhead/ablate_flags.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
@@ -174,22 +175,18 @@ int Run(const Flags& flags) {
                                    {{"-f", flags.text.file.value_or("")}});
       !status.ok())
     return Fail(status);
-  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
-  if (!model.ok()) return Fail(model.status());
-  const Result<std::string> text = ReadText(flags.text);
-  if (!text.ok()) return Fail(text.status());
-  const Result<std::vector<TokenId>> ids =
-      model->tokenizer().Encode(*text, ToEncodeOptions(flags.text));
-  if (!ids.ok()) return Fail(ids.status());
+  const Result<ModelText> input = ReadModelText(flags.model, flags.session, flags.text);
+  if (!input.ok()) return Fail(input.status());
+  const auto& [model, ids] = *input;
   CatchInterrupt();
-  const Result<Pruning> pruning = Prune(flags, *model, *ids);
+  const Result<Pruning> pruning = Prune(flags, model, ids);
   if (!pruning.ok()) return Fail(pruning.status());
   if (pruning->interrupted) std::fprintf(stderr, "interrupted: more heads might go\n");
-  if (Status status = WriteFiles(flags, *model, *pruning); !status.ok()) return Fail(status);
-  const auto used = std::span(*ids).first(static_cast<std::size_t>(pruning->tokens));
-  const Result<Cost> before = MeasureCost(*model, flags, used, "");
+  if (Status status = WriteFiles(flags, model, *pruning); !status.ok()) return Fail(status);
+  const auto used = std::span(ids).first(static_cast<std::size_t>(pruning->tokens));
+  const Result<Cost> before = MeasureCost(model, flags, used, "");
   if (!before.ok()) return Fail(before.status());
-  const Result<Cost> after = MeasureCostAfter(*model, flags, *pruning, used);
+  const Result<Cost> after = MeasureCostAfter(model, flags, *pruning, used);
   if (!after.ok()) return Fail(after.status());
   if (flags.format == "json")
     Stdout::WriteJson(ToJson(*pruning, *before, *after));

@@ -8,6 +8,7 @@
 #include "tools/manyhead/heads_report_data.h"
 #include "tools/manyhead/heads_report_page.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/parse.h"
@@ -79,38 +80,35 @@ int Run(const Flags& flags) {
     return Fail(status);
   Result<HeadsReportOptions> options = ReadOptions(flags);
   if (!options.ok()) return Fail(options.status());
-  const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
-  if (!model.ok()) return Fail(model.status());
-  const Result<std::string> text = ReadText(flags.text);
-  if (!text.ok()) return Fail(text.status());
-  const Result<std::vector<TokenId>> ids =
-      model->tokenizer().Encode(*text, ToEncodeOptions(flags.text));
-  if (!ids.ok()) return Fail(ids.status());
+  const Result<ModelText> input = ReadModelText(flags.model, flags.session, flags.text);
+  if (!input.ok()) return Fail(input.status());
+  const auto& [model, ids] = *input;
   CatchInterrupt();
   if (flags.classify) {
-    Result<std::string> classes = Classify(*model, flags);
+    Result<std::string> classes = Classify(model, flags);
     if (!classes.ok()) return Fail(classes.status());
     options->classes = *std::move(classes);
   }
   const Result<HeadsReport> report =
-      CollectHeadsReport(*model, ToSessionOptions(flags.session), *ids, *options);
+      CollectHeadsReport(model, ToSessionOptions(flags.session), ids, *options);
   if (!report.ok()) return Fail(report.status());
-  if (flags.ascii) {
-    const Result<std::string> page = HeadsReportText(*report, flags.metric, *ParseHead(flags.head));
-    if (!page.ok()) return Fail(page.status());
+  const Result<std::string> page =
+      flags.ascii ? HeadsReportText(*report, flags.metric, *ParseHead(flags.head))
+                  : Result<std::string>(HeadsReportPage(*report));
+  if (!page.ok()) return Fail(page.status());
+  if (flags.output.empty()) {
     Stdout::Write(*page);
     return Stdout::Finish();
   }
-  const std::string page = HeadsReportPage(*report);
-  if (Status status = WriteFile(flags.output, page); !status.ok()) return Fail(status);
+  if (Status status = WriteFile(flags.output, *page); !status.ok()) return Fail(status);
   Stdout::Write(EscapeLine(flags.output) + ": " + std::to_string(report->heads.size()) +
                 " heads, " + std::to_string(report->tokens.size()) + " tokens, " +
-                FormatBytes(static_cast<double>(page.size())) + "\n");
+                FormatBytes(static_cast<double>(page->size())) + "\n");
   return Stdout::Finish();
 }
 
 void AddAscii(CLI::App& app, Flags* flags) {
-  app.add_flag("--ascii", flags->ascii, "Print to the terminal instead");
+  app.add_flag("--ascii", flags->ascii, "A text instead, printed unless -o names a file");
   app.add_option("--metric", flags->metric, "With --ascii: what the grid shows")
       ->type_name("KEY")
       ->capture_default_str();

@@ -3,6 +3,7 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include "manyhead/isa.h"
@@ -17,6 +18,16 @@ int UsageError(std::string message, const std::string& command) {
   std::fprintf(stderr, "manyhead: %s (see %s --help)\n", EscapeLine(message).c_str(),
                command.c_str());
   return kExitUsage;
+}
+
+/// The word where a subcommand is expected and none has that name; empty if that is not the fault.
+std::string UnknownSubcommand(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* at = &app;
+  int next = 1;
+  for (; !at->get_subcommands().empty(); ++next) at = at->get_subcommands().front();
+  const auto any = [](const CLI::App*) { return true; };
+  if (at->get_subcommands(any).empty() || next >= argc || argv[next][0] == '-') return "";
+  return argv[next];
 }
 
 int RunCommandLine(int argc, char** argv) {
@@ -38,9 +49,14 @@ int RunCommandLine(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) return app.exit(error);
-    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty())
-      return UsageError(std::string("no subcommand ").append(argv[1]), name);
+    if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
+      std::ostringstream text;
+      app.exit(error, text, text);
+      Stdout::Write(text.str());
+      return Stdout::Finish();
+    }
+    if (const std::string word = UnknownSubcommand(app, argc, argv); !word.empty())
+      return UsageError("no subcommand " + word, name);
     for (const Command& command : commands)
       if (command.app->count() > 0) name += " " + command.app->get_name();
     return UsageError(error.what(), name);

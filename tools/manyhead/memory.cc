@@ -293,7 +293,7 @@ Command AddMemory(CLI::App& parent) {
       "--measure", flags->measure,
       "Also run each combination, in a process of its own: random weights, or those of -m");
   AddInt(*app, "-n,--n-gen", &flags->decode_tokens, {1, 1 << 20},
-         "Tokens of the context that --measure decodes one by one");
+         "Last tokens of the context that --measure decodes one by one; at most all but the first");
   app->add_option("--figure", flags->figure,
                   "Write a page with memory and speed against head count to FILE (HTML, or SVG by "
                   "its name)")

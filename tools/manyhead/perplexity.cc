@@ -12,6 +12,7 @@
 #include "tools/manyhead/ablate_flags.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/nll_windows.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
@@ -34,11 +35,10 @@ struct Flags {
 constexpr std::int64_t kStep = 512;
 
 Result<std::vector<TokenId>> ReadIds(const Flags& flags, const Tokenizer& tokenizer) {
-  const Result<std::string> text =
-      flags.ids_file ? ReadFile(*flags.ids_file) : ReadText(flags.text);
+  if (!flags.ids_file) return EncodeText(tokenizer, flags.text);
+  const Result<std::string> text = ReadFile(*flags.ids_file);
   if (!text.ok()) return text.status();
-  if (flags.ids_file) return ParseIds(*text);
-  return tokenizer.Encode(*text, ToEncodeOptions(flags.text));
+  return ParseIds(*text);
 }
 
 struct Total {

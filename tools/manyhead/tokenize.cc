@@ -5,6 +5,7 @@
 #include "manyhead/tokenizer.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/model_path.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 
@@ -21,9 +22,7 @@ int Run(const Flags& flags) {
   if (!path.ok()) return Fail(path.status());
   const Result<Tokenizer> tokenizer = Tokenizer::Load(*path);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
-  const Result<std::string> text = ReadText(flags.text);
-  if (!text.ok()) return Fail(text.status());
-  const Result<std::vector<TokenId>> ids = tokenizer->Encode(*text, ToEncodeOptions(flags.text));
+  const Result<std::vector<TokenId>> ids = EncodeText(*tokenizer, flags.text);
   if (!ids.ok()) return Fail(ids.status());
 
   if (flags.format == "json") {
