@@ -34,7 +34,7 @@ class Bench:
         words = ["bench"]
         for name, value in setting.items():
             short = {"model": "-m", "prompt": "-p", "generate": "-n", "depth": "-d"}.get(name, f"--{name}")
-            words += [short, str(value)]
+            words += [short] if value is True else [short, str(value)]
         repetitions = self.repetitions
         if "model" not in setting:
             words.insert(1, "attention")
@@ -126,6 +126,13 @@ def feature_claims(args):
         for odd, even in ((127, 128), (100, 112), (72, 80)):
             yield ratio(f"features: {kind}, head_dim {even} over {odd}", 0.8, work(args, **{"head-dim": even}),
                         work(args, **{"head-dim": odd}))
+    for path in args.models:
+        model = {"model": path, "prompt": 0, "generate": 64, "threads": args.threads, "depth": args.tokens}
+        name = pathlib.Path(path).stem
+        yield ratio(f"features: {name} tg64 at {args.tokens}, plain over profiled heads", 0.9, model,
+                    model | {"profile-heads": True})
+        yield ratio(f"features: {name} tg64, mapped weights over packed", 1.0, model | {"depth": 0, "weights": "mapped"},
+                    model | {"depth": 0})
     # Half the heads that are there, or all of twice as many of which half are off: the same work.
     yield ratio("features: decode, 16/4 heads over 32/8 of which half are off", 0.9,
                 decode(args, heads=16, **{"kv-heads": 4}), decode(args, off=4))

@@ -392,6 +392,12 @@ class BenchTest(CommandTest):
             by_test.setdefault(key, set()).add(row["ids_checksum"])
         self.assertEqual({len(sums) for sums in by_test.values()}, {1}, "threads change the ids")
 
+    def test_profiled_heads_leave_the_ids_alone(self):
+        flags = ("bench", "-p", "0", "-n", "6", "-d", "40", "-r", "1")
+        (plain,), (profiled,) = self.json(*flags), self.json(*flags, "--profile-heads")
+        self.assertEqual((plain["profiles_heads"], profiled["profiles_heads"]), (False, True))
+        self.assertEqual(plain["ids_checksum"], profiled["ids_checksum"])
+
     def test_csv_and_table(self):
         lines = self.succeed(*self.FLAGS, "-o", "csv").stdout.decode().splitlines()
         self.assertEqual(len(lines), 13)

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "manyhead/heads.h"
 #include "manyhead/model.h"
 #include "manyhead/session.h"
 #include "manyhead/threads.h"
@@ -24,7 +25,7 @@ struct Flags {
   SessionFlags session;
   std::vector<std::int64_t> prompts = {512}, gens = {64}, depths = {0}, threads = {0};
   std::int64_t repetitions = 5;
-  bool profile = false;
+  bool profile = false, profile_heads = false;
 };
 
 /// What the rows of one session share.
@@ -34,6 +35,7 @@ struct Setting {
   Isa isa = Isa::kScalar;
   std::int64_t kv_bytes_per_token = 0;
   double bandwidth = 0;  ///< measured, bytes per second
+  bool profiles_heads = false;
 };
 
 struct Row {
@@ -79,6 +81,7 @@ Json RowJson(const Model& model, const Row& row) {
   json["avg_ts"] = result.ts.mean;
   json["stddev_ts"] = result.ts.deviation;
   json["isa"] = IsaName(row.setting.isa);
+  json["profiles_heads"] = row.setting.profiles_heads;
   json["math"] = row.setting.options.math == MathMode::kExact ? "exact" : "fast";
   json["weight_bytes_per_token"] = model.weight_bytes_per_token();
   json["kv_bytes_per_token"] = row.setting.kv_bytes_per_token;
@@ -131,6 +134,10 @@ Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
   setting.threads = session->threads();
   setting.isa = session->isa();
   setting.kv_bytes_per_token = session->cache().bytes_per_token();
+  HeadProfile heads;  // taken for what that costs
+  if (flags.profile_heads)
+    if (Status status = session->SetHeadProfile(&heads); !status.ok()) return status;
+  setting.profiles_heads = flags.profile_heads;
   BenchRunner runner(model, *session, SteadyNanoseconds);
   for (const BenchTest& test : tests) {
     if (flags.profile) {
@@ -211,6 +218,8 @@ Command AddBench(CLI::App& parent) {
   AddKvPolicy(*app, &flags->session);
   AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
   app->add_flag("--profile", flags->profile, "Where the time of a step goes; no prompt unless -p");
+  app->add_flag("--profile-heads", flags->profile_heads,
+                "Profile every head meanwhile, as `heads profile` does, for what that costs");
   app->require_subcommand(0, 1);
   app->footer(
       "One row per prompt length and per number of decoded tokens, at each depth. A run that is "
