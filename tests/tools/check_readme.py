@@ -5,9 +5,11 @@ usage: check_readme.py SOURCE_DIR COMMAND
 
 Every C++ and C block must be a file of tools/examples as a whole, each of which is a test, and each
 file must be shown; with --write instead of the command README.md takes them over. Every
-"manyhead ..." line of a console block is parsed; those on the bundled model are run. Python blocks
-are run by tools/python/tests/test_readme.py.
+"manyhead ..." line of a console block is parsed; those on the bundled model are run. So is every
+command of the table under "What shows it", as far as that takes no time: tests and claims of its
+expressions must exist, scripts too. Python blocks are run by tools/python/tests/test_readme.py.
 """
+import os
 import pathlib
 import re
 import shlex
@@ -59,6 +61,34 @@ def check_commands(root: pathlib.Path, readme: str, command: str) -> list[str]:
     return errors
 
 
+def check_claim(root: pathlib.Path, line: str, command: str) -> str:
+    """What is wrong with the command that shows a claim; empty if nothing."""
+    words = shlex.split(line)
+    if words[0] == "ctest":
+        listed = subprocess.run(["ctest", "--test-dir", pathlib.Path(command).parent, "-N", *words[1:]],
+                                capture_output=True, text=True, check=False).stdout
+        return "" if re.search(r"^Total Tests: [1-9]", listed, flags=re.MULTILINE) else "no test matches"
+    if words[0] == "manyhead":
+        run = subprocess.run([command, *words[1:], "--help"], capture_output=True, text=True, check=False)
+        return run.stderr
+    if not os.access(root / words[0], os.X_OK):
+        return "no such program"
+    if words[0].endswith(".py"):
+        run = subprocess.run([sys.executable, root / words[0], *words[1:], "--help"], capture_output=True, text=True,
+                             check=False)
+        return run.stderr
+    return ""
+
+
+def check_claims(root: pathlib.Path, readme: str, command: str) -> list[str]:
+    section = readme.partition("\n## What shows it\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+) \| `([^`]+)` \|$", section, flags=re.MULTILINE)
+    lines = len(re.findall(r"^\|", section, flags=re.MULTILINE)) - 2
+    errors = [] if len(rows) == lines >= 20 else [f"README.md: {len(rows)} claims with a command of {lines}"]
+    return errors + [f"README.md: '{line}', which shows '{claim}': {error}" for claim, line in rows
+                     if (error := check_claim(root, line.replace("\\|", "|"), command))]
+
+
 def check_links(root: pathlib.Path, readme: str) -> list[str]:
     prose = re.sub(r"^```.*?^```", "", readme, flags=re.MULTILINE | re.DOTALL)
     return [f"README.md: link to {path}, which does not exist"
@@ -73,6 +103,7 @@ def main(root: pathlib.Path, command: str) -> int:
             encoding="utf-8") + found[5], readme), encoding="utf-8")
         return 0
     errors = [*check_examples(root, readme), *check_commands(root, readme, command),
+              *check_claims(root, readme, command),
               *check_links(root, readme)]
     print("\n".join(errors) or "README.md: every example works")
     return bool(errors)
