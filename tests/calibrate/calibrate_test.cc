@@ -2,22 +2,22 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "manyhead/session.h"
-#include "tests/model/tiny_model.h"
+#include "tests/model/load_tiny.h"
 
 namespace manyhead {
 namespace {
+
+using testing::SomeIds;
 
 using ::testing::HasSubstr;
 
@@ -31,21 +31,7 @@ Model Tiny(std::int64_t window = 0, std::int64_t layers = 2) {
   tiny.window_pattern = window > 0 ? 2 : 0;
   tiny.context = 4096;
   tiny.MakeWeights(5);
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("manyhead_calibrate_" + std::to_string(getpid()) + ".gguf"))
-                               .string();
-  tiny.ToGguf().Write(path);
-  Result<Model> model = Model::Load(path);  // the mapping outlives the name
-  std::filesystem::remove(path);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *std::move(model);
-}
-
-std::vector<TokenId> Ids(std::int64_t count) {
-  std::vector<TokenId> ids;
-  for (std::int64_t i = 0; i < count; ++i)
-    ids.push_back(static_cast<TokenId>((35 + static_cast<unsigned>(i) * 104729U) % 259U));
-  return ids;
+  return testing::LoadTiny(tiny);
 }
 
 CalibrateOptions Options(double fraction) {
@@ -70,7 +56,7 @@ double SessionLoss(const Model& model, const Calibration& calibration, bool held
   EXPECT_EQ(session.cache().params().capacity_bytes, calibration.after.bytes);
   EXPECT_EQ(session.cache().params().heads, calibration.heads);
   std::vector<double> nll(kContext - 1);
-  EXPECT_TRUE(session.Score(Ids(kContext), nll).ok());
+  EXPECT_TRUE(session.Score(SomeIds(kContext), nll).ok());
   const KvUsage usage = session.cache().usage();
   EXPECT_LE(usage.used_bytes + usage.table_bytes, calibration.after.bytes);
   double sum = 0;
@@ -89,7 +75,7 @@ TEST(Calibrate, KeepsToTheBudgetAndReportsWhatASessionGives) {
     const Model model = Tiny(window);
     std::int64_t last_bytes = 0;
     for (const double fraction : {0.25, 0.4, 1.0, 2.0}) {
-      const Result<Calibration> result = CalibrateKv(model, Ids(400), Options(fraction));
+      const Result<Calibration> result = CalibrateKv(model, SomeIds(400), Options(fraction));
       ASSERT_TRUE(result.ok()) << result.status().message();
       EXPECT_TRUE(result->verified);
       EXPECT_FALSE(result->interrupted);
@@ -116,23 +102,23 @@ TEST(Calibrate, TheBudgetHoldsForAllHeadsTogether) {
   options.chunk = 512;
   options.evict = false;
   options.types = {KvType::kInt8};
-  const Result<Calibration> int8 = CalibrateKv(model, Ids(4096), options);
+  const Result<Calibration> int8 = CalibrateKv(model, SomeIds(4096), options);
   ASSERT_TRUE(int8.ok()) << int8.status().message();
   options.types = {KvType::kInt8, KvType::kInt4};
   options.budget_fraction = 0;
   options.budget_bytes = int8->after.bytes - 1;
-  const Result<Calibration> less = CalibrateKv(model, Ids(4096), options);
+  const Result<Calibration> less = CalibrateKv(model, SomeIds(4096), options);
   ASSERT_TRUE(less.ok()) << less.status().message();
   EXPECT_LT(less->after.bytes, int8->after.bytes);
   options.budget_bytes = int8->after.bytes;
-  const Result<Calibration> same = CalibrateKv(model, Ids(4096), options);
+  const Result<Calibration> same = CalibrateKv(model, SomeIds(4096), options);
   ASSERT_TRUE(same.ok()) << same.status().message();
   EXPECT_EQ(same->heads, int8->heads);
 }
 
 TEST(Calibrate, RoomForEverythingChangesNothing) {
   const Model model = Tiny();
-  const Result<Calibration> result = CalibrateKv(model, Ids(400), Options(2.1));
+  const Result<Calibration> result = CalibrateKv(model, SomeIds(400), Options(2.1));
   ASSERT_TRUE(result.ok()) << result.status().message();
   for (const std::vector<KvHeadParams>& layer : result->heads)
     for (const KvHeadParams& head : layer)
@@ -146,7 +132,7 @@ TEST(Calibrate, TheModelsOwnWindowsAreFree) {
   CalibrateOptions options = Options(0.9);
   options.evict = false;
   options.types = {KvType::kF16, KvType::kInt4};
-  const Result<Calibration> result = CalibrateKv(model, Ids(400), options);
+  const Result<Calibration> result = CalibrateKv(model, SomeIds(400), options);
   ASSERT_TRUE(result.ok()) << result.status().message();
   for (std::size_t l = 0; l < result->heads.size(); ++l)
     for (const KvHeadParams& head : result->heads[l])
@@ -162,7 +148,7 @@ TEST(Calibrate, OnlyTheTypesAndPoliciesAskedForAreUsed) {
   CalibrateOptions options = Options(0.75);
   options.evict = false;
   options.types = {KvType::kInt8, KvType::kInt4, KvType::kInt8};
-  const Result<Calibration> result = CalibrateKv(model, Ids(400), options);
+  const Result<Calibration> result = CalibrateKv(model, SomeIds(400), options);
   ASSERT_TRUE(result.ok()) << result.status().message();
   for (const std::vector<KvHeadParams>& layer : result->heads)
     for (const KvHeadParams& head : layer) {
@@ -175,9 +161,9 @@ TEST(Calibrate, OnlyTheTypesAndPoliciesAskedForAreUsed) {
 TEST(Calibrate, ThreadsChangeNothing) {
   const Model model = Tiny();
   CalibrateOptions options = Options(0.3);
-  const Result<Calibration> two = CalibrateKv(model, Ids(400), options);
+  const Result<Calibration> two = CalibrateKv(model, SomeIds(400), options);
   options.threads = 1;
-  const Result<Calibration> one = CalibrateKv(model, Ids(400), options);
+  const Result<Calibration> one = CalibrateKv(model, SomeIds(400), options);
   ASSERT_TRUE(one.ok() && two.ok());
   EXPECT_EQ(one->heads, two->heads);
   EXPECT_EQ(one->after.mean_nll, two->after.mean_nll);
@@ -199,7 +185,7 @@ TEST(Calibrate, ACancelledSearchKeepsWhatItKnows) {
       total = all;
       if (++seen == steps) cancel = true;
     };
-    const Result<Calibration> result = CalibrateKv(model, Ids(400), options);
+    const Result<Calibration> result = CalibrateKv(model, SomeIds(400), options);
     EXPECT_EQ(total, 6 * kContext + 4 * 128);
     if (!result.ok()) {
       EXPECT_EQ(result.status().code(), StatusCode::kIoError);
@@ -253,7 +239,7 @@ TEST(Calibrate, RefusesWhatItCannotDo) {
   for (const BadCase& bad : cases) {
     CalibrateOptions options = Options(0.4);
     bad.change(options);
-    const Result<Calibration> result = CalibrateKv(model, Ids(400), options);
+    const Result<Calibration> result = CalibrateKv(model, SomeIds(400), options);
     ASSERT_FALSE(result.ok()) << bad.message;
     EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(result.status().message(), HasSubstr(bad.message));
@@ -262,7 +248,7 @@ TEST(Calibrate, RefusesWhatItCannotDo) {
   options.context = 0;
   EXPECT_THAT(CalibrateKv(model, {}, options).status().message(),
               HasSubstr("the text has 0 tokens; expected at least 256"));
-  std::vector<TokenId> ids = Ids(400);
+  std::vector<TokenId> ids = SomeIds(400);
   ids[77] = 259;
   EXPECT_THAT(CalibrateKv(model, ids, options).status().message(),
               HasSubstr("ids[77] = 259; expected 0..258"));
@@ -271,15 +257,15 @@ TEST(Calibrate, RefusesWhatItCannotDo) {
 TEST(Calibrate, EvenTheLeastBudgetIsMet) {
   const Model model = Tiny();
   CalibrateOptions options = Options(1e-9);
-  const std::string message = CalibrateKv(model, Ids(400), options).status().message();
+  const std::string message = CalibrateKv(model, SomeIds(400), options).status().message();
   const std::int64_t least = std::stoll(message.substr(message.find("at least ") + 9));
   options.budget_fraction = 0;
   options.budget_bytes = least;
-  const Result<Calibration> result = CalibrateKv(model, Ids(400), options);
+  const Result<Calibration> result = CalibrateKv(model, SomeIds(400), options);
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_EQ(result->after.bytes, least);
   options.budget_bytes = least - 1;
-  EXPECT_FALSE(CalibrateKv(model, Ids(400), options).ok());
+  EXPECT_FALSE(CalibrateKv(model, SomeIds(400), options).ok());
 }
 
 }  // namespace

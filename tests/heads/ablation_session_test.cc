@@ -16,9 +16,9 @@ namespace {
 using testing::Ablated;
 using testing::Exact;
 using ::testing::HasSubstr;
-using testing::Ids;
 using testing::LogitsAfter;
 using testing::Parse;
+using testing::SomeIds;
 
 class AblatedSession : public ::testing::Test {
  protected:
@@ -32,8 +32,8 @@ class AblatedSession : public ::testing::Test {
   /// What a session that has had `ablation` from the start gives after `tokens` tokens and 1 more.
   std::vector<float> Fresh(const Ablation& ablation, int tokens) {
     Session session = Ablated(model_, Exact(), ablation);
-    LogitsAfter(session, Ids(tokens));
-    return LogitsAfter(session, Ids(1));
+    LogitsAfter(session, SomeIds(tokens));
+    return LogitsAfter(session, SomeIds(1));
   }
 
   Model model_ = Load();
@@ -41,31 +41,31 @@ class AblatedSession : public ::testing::Test {
 
 TEST_F(AblatedSession, HeldTokensAreEvaluatedAnew) {
   Session session = *Session::Create(model_, Exact());
-  LogitsAfter(session, Ids(100));
+  LogitsAfter(session, SomeIds(100));
   for (const char* edits : {"0.1", "0.k0,1.k1", "1.3=0.5", "0.1", "2.k0"}) {
     const Ablation ablation = Parse(model_, edits);
     ASSERT_TRUE(session.SetAblation(ablation).ok()) << edits;
     EXPECT_EQ(session.ablation(), ablation);
     EXPECT_EQ(session.length(), 100);
     Session other = Ablated(model_, Exact(), ablation);
-    const std::vector<float> logits = LogitsAfter(other, Ids(100));
+    const std::vector<float> logits = LogitsAfter(other, SomeIds(100));
     ASSERT_FALSE(session.logits().empty());
     EXPECT_EQ(std::vector<float>(session.logits().begin(), session.logits().end()), logits);
-    EXPECT_EQ(LogitsAfter(session, Ids(1)), Fresh(ablation, 100)) << edits;
+    EXPECT_EQ(LogitsAfter(session, SomeIds(1)), Fresh(ablation, 100)) << edits;
     EXPECT_EQ(session.cache().usage().head_bytes, [&] {
-      LogitsAfter(other, Ids(1));
+      LogitsAfter(other, SomeIds(1));
       return other.cache().usage().head_bytes;
     }());
     ASSERT_TRUE(session.Truncate(100).ok());
   }
   ASSERT_TRUE(session.SetAblation({}).ok());
-  EXPECT_EQ(LogitsAfter(session, Ids(1)), Fresh({}, 100));
+  EXPECT_EQ(LogitsAfter(session, SomeIds(1)), Fresh({}, 100));
 }
 
 // The last layer's keys and values do not depend on its heads: kept tokens are the same then.
 TEST_F(AblatedSession, KeptTokensLoseWhatNobodyReads) {
   Session session = *Session::Create(model_, Exact());
-  LogitsAfter(session, Ids(100));
+  LogitsAfter(session, SomeIds(100));
   const KvUsage before = session.cache().usage();
   const Ablation last = Parse(model_, "2.k1");
   ASSERT_TRUE(session.SetAblation(last, HeldTokens::kKeep).ok());
@@ -73,34 +73,34 @@ TEST_F(AblatedSession, KeptTokensLoseWhatNobodyReads) {
   EXPECT_EQ(after.head_bytes[2][1], 0);
   EXPECT_EQ(before.used_bytes - after.used_bytes, before.head_bytes[2][1]);
   EXPECT_LT(after.table_bytes, before.table_bytes);
-  EXPECT_EQ(LogitsAfter(session, Ids(1)), Fresh(last, 100));
+  EXPECT_EQ(LogitsAfter(session, SomeIds(1)), Fresh(last, 100));
   // In an earlier layer they are not.
   ASSERT_TRUE(session.Truncate(100).ok());
   const Ablation first = Parse(model_, "0.k1,2.k1");
   ASSERT_TRUE(session.SetAblation(first, HeldTokens::kKeep).ok());
-  EXPECT_NE(LogitsAfter(session, Ids(1)), Fresh(first, 100));
+  EXPECT_NE(LogitsAfter(session, SomeIds(1)), Fresh(first, 100));
   ASSERT_TRUE(session.Truncate(100).ok());
   ASSERT_TRUE(session.SetAblation(first).ok());
-  EXPECT_EQ(LogitsAfter(session, Ids(1)), Fresh(first, 100));
+  EXPECT_EQ(LogitsAfter(session, SomeIds(1)), Fresh(first, 100));
 }
 
 TEST_F(AblatedSession, AHeadThatLacksTokensComesBackWithAllOrNoneOfThem) {
   Session session = Ablated(model_, Exact(), Parse(model_, "1.k0"));
-  LogitsAfter(session, Ids(100));
+  LogitsAfter(session, SomeIds(100));
   const Status status = session.SetAblation({}, HeldTokens::kKeep);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(),
               HasSubstr("KV head 0 of layer 1 lacks the 100 tokens held; expected "
                         "an empty session, or kReevaluate or kDrop"));
-  EXPECT_EQ(LogitsAfter(session, Ids(1)), Fresh(Parse(model_, "1.k0"), 100));  // as it was
+  EXPECT_EQ(LogitsAfter(session, SomeIds(1)), Fresh(Parse(model_, "1.k0"), 100));  // as it was
   // Heads that have their tokens may come and go.
   ASSERT_TRUE(session.SetAblation(Parse(model_, "1.k0,0.0"), HeldTokens::kKeep).ok());
   ASSERT_TRUE(session.SetAblation(Parse(model_, "1.k0"), HeldTokens::kKeep).ok());
   ASSERT_TRUE(session.SetAblation({}, HeldTokens::kDrop).ok());
   EXPECT_EQ(session.length(), 0);
   EXPECT_TRUE(session.logits().empty());
-  LogitsAfter(session, Ids(100));
-  EXPECT_EQ(LogitsAfter(session, Ids(1)), Fresh({}, 100));
+  LogitsAfter(session, SomeIds(100));
+  EXPECT_EQ(LogitsAfter(session, SomeIds(1)), Fresh({}, 100));
   ASSERT_TRUE(session.Truncate(0).ok());
   ASSERT_TRUE(session.SetAblation(Parse(model_, "1.k0"), HeldTokens::kKeep).ok());
   ASSERT_TRUE(session.SetAblation({}, HeldTokens::kKeep).ok());
@@ -108,14 +108,14 @@ TEST_F(AblatedSession, AHeadThatLacksTokensComesBackWithAllOrNoneOfThem) {
 
 TEST_F(AblatedSession, ARefusedAblationChangesNothing) {
   Session session = Ablated(model_, Exact(), Parse(model_, "0.1"));
-  LogitsAfter(session, Ids(50));
+  LogitsAfter(session, SomeIds(50));
   const Status status = session.SetAblation({{HeadEdit{{3, 0}}}});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(), HasSubstr("layer = 3; expected 0..2"));
   EXPECT_EQ(session.SetAblation({}, static_cast<HeldTokens>(3)).code(),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(session.ablation(), Parse(model_, "0.1"));
-  EXPECT_EQ(LogitsAfter(session, Ids(1)), Fresh(Parse(model_, "0.1"), 50));
+  EXPECT_EQ(LogitsAfter(session, SomeIds(1)), Fresh(Parse(model_, "0.1"), 50));
 }
 
 // The cap holds the text with half the heads, not with all of them.
@@ -123,9 +123,9 @@ TEST_F(AblatedSession, NoRoomForAHeadThatComesBack) {
   SessionOptions options = Exact();
   const Ablation half = Parse(model_, "0.k0,1.k0,2.k0");
   Session roomy = Ablated(model_, options, half);
-  LogitsAfter(roomy, Ids(300));
+  LogitsAfter(roomy, SomeIds(300));
   Session whole = *Session::Create(model_, options);
-  LogitsAfter(whole, Ids(300));
+  LogitsAfter(whole, SomeIds(300));
   const KvUsage less = roomy.cache().usage(), all = whole.cache().usage();
   const std::int64_t cache =
       (less.used_bytes + less.table_bytes + all.used_bytes + all.table_bytes) / 2;
@@ -134,12 +134,12 @@ TEST_F(AblatedSession, NoRoomForAHeadThatComesBack) {
   const std::int64_t least = std::stoll(refusal.substr(refusal.find("expected ") + 9));
   options.kv_budget_bytes = least + cache;
   Session session = Ablated(model_, options, half);
-  const std::vector<float> logits = LogitsAfter(session, Ids(300));
+  const std::vector<float> logits = LogitsAfter(session, SomeIds(300));
   EXPECT_EQ(session.SetAblation({}).code(), StatusCode::kOutOfPages);
   EXPECT_EQ(session.length(), 300);
   EXPECT_EQ(session.ablation(), half);
   EXPECT_EQ(std::vector<float>(session.logits().begin(), session.logits().end()), logits);
-  EXPECT_EQ(LogitsAfter(session, Ids(1)), LogitsAfter(roomy, Ids(1)));
+  EXPECT_EQ(LogitsAfter(session, SomeIds(1)), LogitsAfter(roomy, SomeIds(1)));
 }
 
 TEST_F(AblatedSession, GenerationsUseIt) {
@@ -148,7 +148,7 @@ TEST_F(AblatedSession, GenerationsUseIt) {
   SessionOptions options = Exact();
   options.prefix_bytes = 1 << 20;
   Session session = *Session::Create(model_, options);
-  const std::vector<TokenId> prompt = Ids(150);
+  const std::vector<TokenId> prompt = SomeIds(150);
   const auto ids = [&](Session& of) { return of.Generate(prompt, generate)->ids; };
   const std::vector<TokenId> plain = ids(session);
   for (const char* edits : {"1.k1,0.2=-1", "2.0=-3", "1.k1,0.2=-1"}) {
@@ -170,26 +170,26 @@ TEST_F(AblatedSession, KeptTokensAreNotReusedLater) {
   Session session = *Session::Create(model_, options);
   GenerateOptions generate;
   generate.max_tokens = 1;
-  ASSERT_TRUE(session.Generate(Ids(200), generate).ok());
+  ASSERT_TRUE(session.Generate(SomeIds(200), generate).ok());
   const Ablation ablation = Parse(model_, "0.0,0.1");
   ASSERT_TRUE(session.SetAblation(ablation, HeldTokens::kKeep).ok());
-  ASSERT_TRUE(session.Generate(Ids(220), generate).ok());  // goes on from the tokens kept
-  ASSERT_TRUE(session.Generate(Ids(150, 99), generate).ok());
-  ASSERT_TRUE(session.Generate(Ids(220), generate).ok());
+  ASSERT_TRUE(session.Generate(SomeIds(220), generate).ok());  // goes on from the tokens kept
+  ASSERT_TRUE(session.Generate(SomeIds(150, 99), generate).ok());
+  ASSERT_TRUE(session.Generate(SomeIds(220), generate).ok());
   Session fresh = Ablated(model_, Exact(), ablation);
-  ASSERT_TRUE(fresh.Generate(Ids(220), generate).ok());
-  EXPECT_EQ(LogitsAfter(session, Ids(1)), LogitsAfter(fresh, Ids(1)));
+  ASSERT_TRUE(fresh.Generate(SomeIds(220), generate).ok());
+  EXPECT_EQ(LogitsAfter(session, SomeIds(1)), LogitsAfter(fresh, SomeIds(1)));
 }
 
 TEST_F(AblatedSession, AFileKnowsItsAblation) {
   const testing::TempDir folder;
   const Ablation ablation = Parse(model_, "1.k0,0.1=0.5");
   Session session = Ablated(model_, Exact(), ablation);
-  LogitsAfter(session, Ids(70));
+  LogitsAfter(session, SomeIds(70));
   ASSERT_TRUE(session.Save(folder.File("session")).ok());
   Session same = Ablated(model_, Exact(), ablation);
   ASSERT_TRUE(same.Restore(folder.File("session")).ok());
-  EXPECT_EQ(LogitsAfter(same, Ids(1)), LogitsAfter(session, Ids(1)));
+  EXPECT_EQ(LogitsAfter(same, SomeIds(1)), LogitsAfter(session, SomeIds(1)));
   for (const char* edits : {"1.k0,0.1=0.25", "1.k0", "0.1=0.5"}) {
     Session other = Ablated(model_, Exact(), Parse(model_, edits));
     const Status status = other.Restore(folder.File("session"));
@@ -211,8 +211,8 @@ TEST_F(AblatedSession, PoliciesAndAblationsAgree) {
   policy.SetProfile(&by_policy);
   ablated.SetProfile(&by_ablation);
   whole.SetProfile(&by_whole);
-  EXPECT_EQ(LogitsAfter(policy, Ids(90)), LogitsAfter(ablated, Ids(90)));
-  LogitsAfter(whole, Ids(90));
+  EXPECT_EQ(LogitsAfter(policy, SomeIds(90)), LogitsAfter(ablated, SomeIds(90)));
+  LogitsAfter(whole, SomeIds(90));
   const auto bytes = [](const StepProfile& profile, StepPhase phase) {
     return profile[phase].bytes;
   };

@@ -20,11 +20,11 @@ namespace {
 using testing::Ablated;
 using testing::Distance;
 using testing::Exact;
-using testing::Ids;
 using testing::LoadTiny;
 using testing::LogitsAfter;
 using testing::Parse;
 using testing::ScaleOutput;
+using testing::SomeIds;
 using testing::TinyModel;
 
 constexpr double kTolerance = 1e-4;
@@ -41,7 +41,7 @@ class AblationOf : public ::testing::TestWithParam<const char*> {
   }
 
   std::vector<double> Reference(const TinyModel& tiny, int tokens) const {
-    const std::vector<TokenId> ids = Ids(tokens);
+    const std::vector<TokenId> ids = SomeIds(tokens);
     return tiny.Logits({ids.begin(), ids.end()}).back();
   }
 
@@ -55,7 +55,7 @@ TEST_P(AblationOf, AHeadOffIsItsColumnsOfWoZeroed) {
     TinyModel zeroed = tiny_;
     ScaleOutput(zeroed, layer, head, 0);
     Session session = Ablated(model, Exact(), {{HeadEdit{{layer, head}}}});
-    const std::vector<float> logits = LogitsAfter(session, Ids(30));
+    const std::vector<float> logits = LogitsAfter(session, SomeIds(30));
     EXPECT_LT(Distance(logits, Reference(zeroed, 30)), kTolerance) << layer << "." << head;
     EXPECT_GT(Distance(logits, whole), 100 * kTolerance) << layer << "." << head;
   }
@@ -70,10 +70,10 @@ TEST_P(AblationOf, EditsOfManyHeadsTogether) {
   ScaleOutput(changed, 1, 4, -2);
   ScaleOutput(changed, 2, 1, 0);
   Session session = Ablated(model, Exact(), Parse(model, "0.k1,1.0=0.5,1.4=-2,2.1"));
-  EXPECT_LT(Distance(LogitsAfter(session, Ids(30)), Reference(changed, 30)), kTolerance);
+  EXPECT_LT(Distance(LogitsAfter(session, SomeIds(30)), Reference(changed, 30)), kTolerance);
   // Token by token, after the prompt.
   for (int i = 30; i < 36; ++i) {
-    const std::vector<TokenId> next = {Ids(i + 1).back()};
+    const std::vector<TokenId> next = {SomeIds(i + 1).back()};
     EXPECT_LT(Distance(LogitsAfter(session, next), Reference(changed, i + 1)), kTolerance) << i;
   }
 }
@@ -84,7 +84,7 @@ TEST_P(AblationOf, AMeanIsABiasBehindWo) {
   Ablation ablation = Parse(model, "1.2=mean,1.3=mean,1.0=mean");
   HeadTextOptions options;
   options.math = MathMode::kExact;
-  ablation.means = *MeasureHeadMeans(model, Ids(50, 3), options);
+  ablation.means = *MeasureHeadMeans(model, SomeIds(50, 3), options);
   TinyModel changed = tiny_;
   const std::vector<float>& w = tiny_.tensors.at("blk.1.attn_output.weight");
   std::vector<float>& bias = changed.tensors["blk.1.attn_output.bias"];
@@ -98,7 +98,7 @@ TEST_P(AblationOf, AMeanIsABiasBehindWo) {
   }
   for (const int head : {2, 3, 0}) ScaleOutput(changed, 1, head, 0);
   Session session = Ablated(model, Exact(), ablation);
-  EXPECT_LT(Distance(LogitsAfter(session, Ids(30)), Reference(changed, 30)), kTolerance);
+  EXPECT_LT(Distance(LogitsAfter(session, SomeIds(30)), Reference(changed, 30)), kTolerance);
   // Heads 2 and 3 are all that read KV head 1.
   EXPECT_EQ(session.cache().usage().head_bytes[1][1], 0);
   EXPECT_GT(session.cache().usage().head_bytes[1][0], 0);
@@ -111,8 +111,8 @@ TEST_P(AblationOf, BytesFallByTheShareOfTheKvHead) {
     options.k_type = options.v_type = type;
     Session whole = *Session::Create(model, options);
     Session less = Ablated(model, options, Parse(model, "0.k1,2.k0-1,1.3"));
-    LogitsAfter(whole, Ids(200));
-    LogitsAfter(less, Ids(200));
+    LogitsAfter(whole, SomeIds(200));
+    LogitsAfter(less, SomeIds(200));
     const KvUsage all = whole.cache().usage(), rest = less.cache().usage();
     std::int64_t removed = 0;
     for (const auto& [layer, head] : {std::pair(0, 1), {2, 0}, {2, 1}}) {
@@ -137,7 +137,7 @@ TEST(Ablation, EveryInstructionSetAndThreadCount) {
   ScaleOutput(changed, 0, 0, 0);
   ScaleOutput(changed, 0, 1, 0);
   ScaleOutput(changed, 1, 2, 3);
-  const std::vector<TokenId> ids = Ids(60);
+  const std::vector<TokenId> ids = SomeIds(60);
   const std::vector<double> expected = changed.Logits({ids.begin(), ids.end()}).back();
   for (const Isa isa : SupportedIsas()) {
     std::vector<float> first;
@@ -165,7 +165,7 @@ TEST(HeadMeans, OfEqualWeightsAreMeansOfMeans) {
   options.math = MathMode::kExact;
   options.chunk = 7;
   for (const int tokens : {1, 20}) {
-    const std::vector<TokenId> ids = Ids(tokens);
+    const std::vector<TokenId> ids = SomeIds(tokens);
     const auto means = MeasureHeadMeans(model, ids, options);
     ASSERT_TRUE(means.ok()) << means.status().message();
     // The query is zero: a token's weights are all 1 / (t + 1).

@@ -11,25 +11,9 @@
 #include "manyhead/ablation.h"
 #include "manyhead/model.h"
 #include "manyhead/session.h"
-#include "tests/model/tiny_model.h"
-#include "tests/support/temp_dir.h"
+#include "tests/model/load_tiny.h"
 
 namespace manyhead::testing {
-
-inline Model LoadTiny(const TinyModel& tiny) {
-  const TempDir folder;
-  tiny.ToGguf().Write(folder.File("tiny.gguf"));
-  Result<Model> model = Model::Load(folder.File("tiny.gguf"));  // the mapping outlives the name
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *std::move(model);
-}
-
-inline std::vector<TokenId> Ids(int count, unsigned first = 35) {
-  std::vector<TokenId> ids;
-  for (unsigned i = 0; i < static_cast<unsigned>(count); ++i)
-    ids.push_back(static_cast<TokenId>((first + i * 104729U) % 259U));
-  return ids;
-}
 
 inline SessionOptions Exact() {
   SessionOptions options;

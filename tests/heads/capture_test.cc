@@ -94,11 +94,11 @@ TEST_P(HeadCaptureRows, EqualDoublePrecision) {
   for (int i = 0; i < 4; ++i) {
     for (const auto& [family, window] : {std::pair("llama", 0), std::pair("gemma3", 25)}) {
       SCOPED_TRACE(std::string(family) + " " + kPolicies[i]);
-      CheckRows(Load(MakeTiny(family, window)), {.threads = i % 3 + 1,
-                                                 .k_type = types[i],
-                                                 .v_type = types[3 - i],
-                                                 .kv_policy = kPolicies[i],
-                                                 .isa = GetParam()});
+      CheckRows(LoadTiny(MakeTiny(family, window)), {.threads = i % 3 + 1,
+                                                     .k_type = types[i],
+                                                     .v_type = types[3 - i],
+                                                     .kv_policy = kPolicies[i],
+                                                     .isa = GetParam()});
     }
   }
 }
@@ -128,7 +128,7 @@ std::vector<Kept> RowsOf(const Model& model, int threads, const CaptureOptions& 
 }
 
 TEST(HeadCapture, ChosenHeadsAndPositionsInOrder) {
-  const Model model = Load(MakeTiny("llama", 0));
+  const Model model = LoadTiny(MakeTiny("llama", 0));
   const std::vector<Kept> rows = RowsOf(
       model, 2, {.heads = {{1, 5}, {0, 2}, {1, 0}, {1, 5}}, .first = 7, .last = 85, .every = 39});
   std::vector<std::string> order;
@@ -141,7 +141,7 @@ TEST(HeadCapture, ChosenHeadsAndPositionsInOrder) {
 }
 
 TEST(HeadCapture, EveryPositionOfALongRange) {
-  const Model model = Load(MakeTiny("llama", 0));
+  const Model model = LoadTiny(MakeTiny("llama", 0));
   const std::vector<Kept> rows = RowsOf(model, 3, {.heads = {{0, 1}}, .first = 33});
   ASSERT_EQ(rows.size(), 91 - 33);
   for (std::size_t i = 0; i < rows.size(); ++i)
@@ -149,7 +149,7 @@ TEST(HeadCapture, EveryPositionOfALongRange) {
 }
 
 TEST(HeadCapture, TheSameBitsForEveryThreadCount) {
-  const Model model = Load(MakeTiny("gemma3", 25));
+  const Model model = LoadTiny(MakeTiny("gemma3", 25));
   const std::vector<Kept> one = RowsOf(model, 1, {});
   ASSERT_EQ(one.size(), 91 * 12);
   EXPECT_EQ(RowsOf(model, 2, {}), one);
@@ -158,7 +158,7 @@ TEST(HeadCapture, TheSameBitsForEveryThreadCount) {
 
 // More rows than a batch holds: those of 1,000 positions over as many keys.
 TEST(HeadCapture, RowsOfManyBatches) {
-  const Model model = Load(MakeTiny("llama", 0));
+  const Model model = LoadTiny(MakeTiny("llama", 0));
   SessionOptions options = Options(2);
   options.context = options.chunk = 1000;
   Session session = *Session::Create(model, options);
@@ -178,7 +178,7 @@ TEST(HeadCapture, RowsOfManyBatches) {
 }
 
 TEST(HeadCapture, ChangesNoResultAndCanBeTurnedOff) {
-  const Model model = Load(MakeTiny("llama", 0));
+  const Model model = LoadTiny(MakeTiny("llama", 0));
   Session plain = *Session::Create(model, Options(2));
   ASSERT_TRUE(plain.Append(SomeIds(90)).ok());
   const auto expected = plain.Append(SomeIds(1));
@@ -199,7 +199,7 @@ TEST(HeadCapture, ChangesNoResultAndCanBeTurnedOff) {
 }
 
 TEST(HeadCapture, WrongOptionsNameTheRange) {
-  const Model model = Load(MakeTiny("llama", 0));
+  const Model model = LoadTiny(MakeTiny("llama", 0));
   Session session = *Session::Create(model, Options(1));
   int calls = 0;
   const std::function<void(const CapturedRow&)> count = [&calls](const CapturedRow&) { ++calls; };

@@ -1,29 +1,10 @@
 #pragma once
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <cstdint>
-#include <filesystem>
-#include <string>
-#include <vector>
 
-#include "manyhead/model.h"
-#include "tests/model/tiny_model.h"
+#include "tests/model/load_tiny.h"
 
 namespace manyhead::testing {
-
-/// The model by way of a file that is gone afterwards.
-inline Model LoadTiny(const TinyModel& tiny) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("manyhead_classes_" + std::to_string(getpid()) + ".gguf"))
-                               .string();
-  tiny.ToGguf().Write(path);
-  Result<Model> model = Model::Load(path);  // the mapping outlives the name
-  std::filesystem::remove(path);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *std::move(model);
-}
 
 /// Numbers in [0, 1) that are the same everywhere.
 class Numbers {

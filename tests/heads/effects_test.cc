@@ -17,8 +17,8 @@ namespace {
 
 using testing::Ablated;
 using ::testing::HasSubstr;
-using testing::Ids;
 using testing::LoadTiny;
+using testing::SomeIds;
 
 class EffectsOf : public ::testing::TestWithParam<const char*> {
  protected:
@@ -52,7 +52,7 @@ class EffectsOf : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(EffectsOf, EachHeadIsThatOfASessionWithoutIt) {
-  const std::vector<TokenId> ids = Ids(75);
+  const std::vector<TokenId> ids = SomeIds(75);
   const Result<HeadEffects> effects = MeasureHeadEffects(*model_, ids, {}, options_);
   ASSERT_TRUE(effects.ok()) << effects.status().message();
   EXPECT_EQ(effects->tokens, 75);
@@ -69,7 +69,7 @@ TEST_P(EffectsOf, EachHeadIsThatOfASessionWithoutIt) {
 }
 
 TEST_P(EffectsOf, SomeHeadsInAnyOrder) {
-  const std::vector<TokenId> ids = Ids(40);
+  const std::vector<TokenId> ids = SomeIds(40);
   const std::vector<HeadId> heads = {{2, 3}, {0, 1}, {2, 3}, {2, 0}};
   std::vector<std::pair<std::int64_t, std::int64_t>> progress;
   options_.on_progress = [&](std::int64_t done, std::int64_t total) {
@@ -88,7 +88,7 @@ TEST_P(EffectsOf, SomeHeadsInAnyOrder) {
 }
 
 TEST_P(EffectsOf, ManyHeadsAtOnce) {
-  const std::vector<TokenId> ids = Ids(60);
+  const std::vector<TokenId> ids = SomeIds(60);
   const Ablation ablation = testing::Parse(*model_, "0.k0,1.1=0.5,2.3=-1");
   const Result<AblationLoss> loss = MeasureAblation(*model_, ids, ablation, options_);
   ASSERT_TRUE(loss.ok());
@@ -116,17 +116,18 @@ TEST_F(Effects, AnInterruptKeepsWhatIsDone) {
   HeadTextOptions options;
   options.cancel = &cancel;
   options.on_progress = [&](std::int64_t done, std::int64_t) { cancel = done == 3; };
-  const Result<HeadEffects> effects = MeasureHeadEffects(model_, Ids(40), {}, options);
+  const Result<HeadEffects> effects = MeasureHeadEffects(model_, SomeIds(40), {}, options);
   ASSERT_TRUE(effects.ok());
   EXPECT_TRUE(effects->interrupted);
   EXPECT_EQ(effects->effects.size(), 3);
   cancel = true;
   options.on_progress = nullptr;
-  const Status status = MeasureHeadEffects(model_, Ids(40), {}, options).status();
+  const Status status = MeasureHeadEffects(model_, SomeIds(40), {}, options).status();
   EXPECT_EQ(status.code(), StatusCode::kIoError);
   EXPECT_THAT(status.message(), HasSubstr("interrupted before anything was known"));
-  EXPECT_EQ(MeasureHeadMeans(model_, Ids(40), options).status().code(), StatusCode::kIoError);
-  EXPECT_EQ(MeasureAblation(model_, Ids(40), {}, options).status().code(), StatusCode::kIoError);
+  EXPECT_EQ(MeasureHeadMeans(model_, SomeIds(40), options).status().code(), StatusCode::kIoError);
+  EXPECT_EQ(MeasureAblation(model_, SomeIds(40), {}, options).status().code(),
+            StatusCode::kIoError);
 }
 
 TEST_F(Effects, RefusalsNameTheRange) {
@@ -136,21 +137,21 @@ TEST_F(Effects, RefusalsNameTheRange) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     return status.message();
   };
-  EXPECT_THAT(refusal(Ids(1), {}, {}),
+  EXPECT_THAT(refusal(SomeIds(1), {}, {}),
               HasSubstr("MeasureHeadEffects: the text has 1 tokens; expected at least 2"));
-  EXPECT_THAT(refusal(Ids(20), {}, {.tokens = 21}),
+  EXPECT_THAT(refusal(SomeIds(20), {}, {.tokens = 21}),
               HasSubstr("the text has 20 tokens; expected at least 21"));
-  EXPECT_THAT(refusal(Ids(20), {}, {.tokens = 1}), HasSubstr("tokens = 1; expected 0, or 2.."));
-  EXPECT_THAT(refusal(Ids(20), {}, {.chunk = 0}), HasSubstr("chunk = 0; expected 1.."));
-  EXPECT_THAT(refusal(Ids(20), {}, {.threads = -1}), HasSubstr("threads = -1; expected 0.."));
+  EXPECT_THAT(refusal(SomeIds(20), {}, {.tokens = 1}), HasSubstr("tokens = 1; expected 0, or 2.."));
+  EXPECT_THAT(refusal(SomeIds(20), {}, {.chunk = 0}), HasSubstr("chunk = 0; expected 1.."));
+  EXPECT_THAT(refusal(SomeIds(20), {}, {.threads = -1}), HasSubstr("threads = -1; expected 0.."));
   EXPECT_THAT(refusal({3, 259}, {}, {}), HasSubstr("ids[1] = 259; expected 0..258"));
-  EXPECT_THAT(refusal(Ids(20), {{2, 0}}, {}), HasSubstr("layer = 2; expected 0..1"));
-  EXPECT_THAT(refusal(Ids(20), {{0, 4}}, {}), HasSubstr("head = 4 of layer 0; expected 0..3"));
+  EXPECT_THAT(refusal(SomeIds(20), {{2, 0}}, {}), HasSubstr("layer = 2; expected 0..1"));
+  EXPECT_THAT(refusal(SomeIds(20), {{0, 4}}, {}), HasSubstr("head = 4 of layer 0; expected 0..3"));
 }
 
 TEST_F(Effects, OfTheFirstTokensOfAText) {
-  const Result<HeadEffects> some = MeasureHeadEffects(model_, Ids(60), {}, {.tokens = 25});
-  const Result<HeadEffects> all = MeasureHeadEffects(model_, Ids(25), {}, {.chunk = 4});
+  const Result<HeadEffects> some = MeasureHeadEffects(model_, SomeIds(60), {}, {.tokens = 25});
+  const Result<HeadEffects> all = MeasureHeadEffects(model_, SomeIds(25), {}, {.chunk = 4});
   ASSERT_TRUE(some.ok() && all.ok());
   EXPECT_EQ(some->tokens, 25);
   EXPECT_NEAR(some->effects[5].loss_after, all->effects[5].loss_after, 1e-5);

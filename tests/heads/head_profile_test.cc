@@ -69,7 +69,7 @@ double OutputNorm(const TinyModel& tiny, const ObservedDecoder& decoder, HeadId 
 
 void CheckMeans(const TinyModel& tiny, const ObservedDecoder::Options& options,
                 const HeadProfileOptions& wanted) {
-  const Model model = Load(tiny);
+  const Model model = LoadTiny(tiny);
   ObservedDecoder decoder(model, options);
   HeadProfile profile;
   decoder.Profile(&profile, wanted);
@@ -118,7 +118,7 @@ TEST(HeadProfile, MeansAreThoseOfTheRows) {
 }
 
 TEST(HeadProfile, MeansDoNotDependOnThreads) {
-  const Model model = Load(MakeTiny("llama", 0));
+  const Model model = LoadTiny(MakeTiny("llama", 0));
   std::vector<HeadProfile> profiles(3);
   for (int i = 0; i < 3; ++i) {
     SessionOptions options;
@@ -142,7 +142,7 @@ TEST(HeadProfile, MeansDoNotDependOnThreads) {
 
 // Query heads 0 to 2 share KV head 0, which has 2 * 6 numbers for a token, in f16 or int8 and f32.
 TEST(HeadProfile, BytesAreThoseThatAreSeen) {
-  const Model model = Load(MakeTiny("gemma3", 25));  // layer 0 has the window
+  const Model model = LoadTiny(MakeTiny("gemma3", 25));  // layer 0 has the window
   SessionOptions options;
   options.context = 300;
   options.kv_policy =
@@ -173,7 +173,7 @@ TEST(HeadProfile, BytesAreThoseThatAreSeen) {
 }
 
 TEST(HeadProfile, ChangesNoResultAndCanBeTurnedOff) {
-  const Model model = Load(MakeTiny("gemma3", 25));
+  const Model model = LoadTiny(MakeTiny("gemma3", 25));
   SessionOptions options;
   options.context = 300;
   Session plain = *Session::Create(model, options), profiled = *Session::Create(model, options);
@@ -193,7 +193,7 @@ TEST(HeadProfile, ChangesNoResultAndCanBeTurnedOff) {
 }
 
 TEST(HeadProfile, StepsAreTimedAsAttention) {
-  const Model model = Load(MakeTiny("llama", 0));
+  const Model model = LoadTiny(MakeTiny("llama", 0));
   SessionOptions options;
   options.context = 2000;
   options.threads = 1;
@@ -213,7 +213,7 @@ TEST(HeadProfile, StepsAreTimedAsAttention) {
 }
 
 TEST(HeadProfile, WrongOptionsNameTheRange) {
-  const Model model = Load(MakeTiny("llama", 0));
+  const Model model = LoadTiny(MakeTiny("llama", 0));
   Session session = *Session::Create(model, {.context = 64});
   HeadProfile profile;
   for (const auto& [options, message] :

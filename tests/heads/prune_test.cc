@@ -26,9 +26,9 @@ using testing::Distance;
 using ::testing::ElementsAre;
 using testing::Exact;
 using ::testing::HasSubstr;
-using testing::Ids;
 using testing::LoadTiny;
 using testing::LogitsAfter;
+using testing::SomeIds;
 using testing::TempDir;
 using testing::TinyModel;
 
@@ -73,7 +73,7 @@ class Prune : public ::testing::Test {
     return sum / count;
   }
 
-  std::vector<TokenId> ids_ = Ids(300);
+  std::vector<TokenId> ids_ = SomeIds(300);
 };
 
 TEST_F(Prune, StaysWithinTheLimit) {
@@ -141,7 +141,7 @@ TEST_F(Prune, RefusalsNameTheRange) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     return status.message();
   };
-  EXPECT_THAT(refusal(model, Ids(255), {}),
+  EXPECT_THAT(refusal(model, SomeIds(255), {}),
               HasSubstr("PruneHeads: the text has 255 tokens; expected at least 256"));
   EXPECT_THAT(refusal(model, ids_, {.max_rise = -1}), HasSubstr("max_rise = -1; expected"));
   EXPECT_THAT(refusal(model, ids_, {.max_rise = NAN}), HasSubstr("max_rise = nan; expected"));
@@ -174,11 +174,11 @@ TEST(PruneFiles, ThePolicyIsWhatSessionsRead) {
   options.kv_policy = FormatRemoved(removed);
   Session policy = *Session::Create(model, options);
   Session ablated = Ablated(model, Exact(), Without(model.config(), removed));
-  EXPECT_EQ(LogitsAfter(policy, Ids(50)), LogitsAfter(ablated, Ids(50)));
+  EXPECT_EQ(LogitsAfter(policy, SomeIds(50)), LogitsAfter(ablated, SomeIds(50)));
   options.kv_policy = FormatRemoved({});
   Session whole = *Session::Create(model, options);
   Session plain = *Session::Create(model, Exact());
-  EXPECT_EQ(LogitsAfter(whole, Ids(50)), LogitsAfter(plain, Ids(50)));
+  EXPECT_EQ(LogitsAfter(whole, SomeIds(50)), LogitsAfter(plain, SomeIds(50)));
   const TempDir folder;
   ASSERT_TRUE(WriteRemoved(removed, folder.File("policy")).ok());
   std::ifstream file(folder.File("policy"));
@@ -208,8 +208,8 @@ TEST_P(PrunedModel, HasTheLogitsOfTheAblation) {
     }
     Session of_file = *Session::Create(*pruned, Exact());
     Session ablated = Ablated(model, Exact(), Without(model.config(), removed));
-    EXPECT_LT(Distance(LogitsAfter(of_file, Ids(50)), LogitsAfter(ablated, Ids(50))), 1e-4);
-    EXPECT_LT(Distance(LogitsAfter(of_file, Ids(1)), LogitsAfter(ablated, Ids(1))), 1e-4);
+    EXPECT_LT(Distance(LogitsAfter(of_file, SomeIds(50)), LogitsAfter(ablated, SomeIds(50))), 1e-4);
+    EXPECT_LT(Distance(LogitsAfter(of_file, SomeIds(1)), LogitsAfter(ablated, SomeIds(1))), 1e-4);
     EXPECT_EQ(of_file.cache().usage().used_bytes, ablated.cache().usage().used_bytes);
     EXPECT_EQ(pruned->weight_bytes() == model.weight_bytes(), removed.empty());
   }
@@ -301,7 +301,7 @@ TEST(PruneFiles, BlocksAreCutOnlyWhenWidened) {
   ASSERT_TRUE(pruned.ok()) << pruned.status().message();
   Session of_file = *Session::Create(*pruned, Exact());
   Session ablated = Ablated(*model, Exact(), Without(model->config(), removed));
-  EXPECT_LT(Distance(LogitsAfter(of_file, Ids(50)), LogitsAfter(ablated, Ids(50))), 1e-4);
+  EXPECT_LT(Distance(LogitsAfter(of_file, SomeIds(50)), LogitsAfter(ablated, SomeIds(50))), 1e-4);
 }
 
 /// Models with low-bit weights; one that is absent is a visible skip.
@@ -381,13 +381,13 @@ TEST_P(PrunedRealModel, AHeadOffIsItsBlocksOfWoZeroed) {
     Session of_file = *Session::Create(*zeroed, options);
     Session ablated = Ablated(*model, options, {{HeadEdit{id}}});
     Session whole = *Session::Create(*model, options);
-    const std::vector<TokenId> ids = Ids(24);
+    const std::vector<TokenId> ids = SomeIds(24);
     const std::vector<float> logits = LogitsAfter(ablated, ids);
     EXPECT_LT(Distance(logits, LogitsAfter(of_file, ids)), 1e-4);
     EXPECT_GT(Distance(logits, LogitsAfter(whole, ids)), 1e-2);
     for (int i = 0; i < 3; ++i) {
-      const std::vector<float> next = LogitsAfter(ablated, Ids(1));
-      EXPECT_LT(Distance(next, LogitsAfter(of_file, Ids(1))), 1e-4);
+      const std::vector<float> next = LogitsAfter(ablated, SomeIds(1));
+      EXPECT_LT(Distance(next, LogitsAfter(of_file, SomeIds(1))), 1e-4);
     }
   }
 }

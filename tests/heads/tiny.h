@@ -1,28 +1,11 @@
 #pragma once
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
+#include <cstdint>
 #include <string>
-#include <vector>
 
-#include "manyhead/model.h"
-#include "tests/model/tiny_model.h"
+#include "tests/model/load_tiny.h"
 
 namespace manyhead::testing {
-
-/// `tiny` as a loaded model.
-inline Model Load(const TinyModel& tiny) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("manyhead_heads_" + std::to_string(getpid()) + ".gguf"))
-                               .string();
-  tiny.ToGguf().Write(path);
-  Result<Model> model = Model::Load(path);  // the mapping outlives the name
-  std::filesystem::remove(path);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *std::move(model);
-}
 
 inline TinyModel MakeTiny(const std::string& family, std::int64_t window) {
   TinyModel tiny;
@@ -32,13 +15,6 @@ inline TinyModel MakeTiny(const std::string& family, std::int64_t window) {
   tiny.num_heads = 6;
   tiny.MakeWeights(3);
   return tiny;
-}
-
-inline std::vector<TokenId> SomeIds(int count, unsigned seed = 35) {
-  std::vector<TokenId> ids;
-  for (int i = 0; i < count; ++i)
-    ids.push_back(static_cast<TokenId>((seed + static_cast<unsigned>(i) * 104729U) % 259U));
-  return ids;
 }
 
 }  // namespace manyhead::testing

@@ -1,39 +1,25 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "manyhead/session.h"
-#include "tests/model/tiny_model.h"
+#include "tests/model/load_tiny.h"
 
 /// Sessions whose heads have policies, and sessions under a cap.
 
 namespace manyhead {
 namespace {
 
+using testing::SomeIds;
+
 using ::testing::HasSubstr;
 
 Model TinyLlama() {
   testing::TinyModel tiny;
   tiny.MakeWeights(3);
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("manyhead_policy_" + std::to_string(getpid()) + ".gguf"))
-                               .string();
-  tiny.ToGguf().Write(path);
-  Result<Model> model = Model::Load(path);  // the mapping outlives the name
-  std::filesystem::remove(path);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  return *std::move(model);
-}
-
-std::vector<TokenId> Ids(int count) {
-  std::vector<TokenId> ids;
-  for (int i = 0; i < count; ++i)
-    ids.push_back(static_cast<TokenId>((35 + static_cast<unsigned>(i) * 104729U) % 259U));
-  return ids;
+  return testing::LoadTiny(tiny);
 }
 
 SessionOptions WithPolicy(const char* policy) {
@@ -56,8 +42,8 @@ TEST(SessionPolicy, FullOnAllHeadsIsThePlainCache) {
   const Model model = TinyLlama();
   Session plain = *Session::Create(model, WithPolicy(""));
   Session full = *Session::Create(model, WithPolicy("full"));
-  EXPECT_EQ(LogitsAfter(full, Ids(130)), LogitsAfter(plain, Ids(130)));
-  EXPECT_EQ(LogitsAfter(full, Ids(1)), LogitsAfter(plain, Ids(1)));
+  EXPECT_EQ(LogitsAfter(full, SomeIds(130)), LogitsAfter(plain, SomeIds(130)));
+  EXPECT_EQ(LogitsAfter(full, SomeIds(1)), LogitsAfter(plain, SomeIds(1)));
   EXPECT_EQ(full.cache().usage().used_bytes, plain.cache().usage().used_bytes);
 }
 
@@ -74,9 +60,10 @@ TEST(SessionPolicy, FullForEachHeadByNameIsThePlainCache) {
     named.kv_policy = json;
     Session full = *Session::Create(model, named);
     EXPECT_EQ(full.cache().params().heads, plain.cache().params().heads);
-    EXPECT_EQ(LogitsAfter(full, Ids(130)), LogitsAfter(plain, Ids(130))) << KvTypeName(type);
+    EXPECT_EQ(LogitsAfter(full, SomeIds(130)), LogitsAfter(plain, SomeIds(130)))
+        << KvTypeName(type);
     for (int step = 0; step < 20; ++step)
-      ASSERT_EQ(LogitsAfter(full, Ids(1)), LogitsAfter(plain, Ids(1))) << KvTypeName(type);
+      ASSERT_EQ(LogitsAfter(full, SomeIds(1)), LogitsAfter(plain, SomeIds(1))) << KvTypeName(type);
     EXPECT_EQ(full.cache().usage().head_bytes, plain.cache().usage().head_bytes);
     EXPECT_EQ(full.cache().usage().table_bytes, plain.cache().usage().table_bytes);
     EXPECT_EQ(full.cache().params().capacity_bytes, plain.cache().params().capacity_bytes);
@@ -93,11 +80,11 @@ TEST(SessionPolicy, StepsOfAnySizeGiveTheSameLogits) {
   for (const std::int64_t chunk : {50, 100, 300}) {  // one product kernel serves them all
     options.chunk = chunk;
     Session session = *Session::Create(model, options);
-    results.push_back(LogitsAfter(session, Ids(300)));
+    results.push_back(LogitsAfter(session, SomeIds(300)));
     EXPECT_EQ(results.back(), results.front()) << chunk;
   }
   Session plain = *Session::Create(model, WithPolicy(""));
-  EXPECT_NE(LogitsAfter(plain, Ids(300)), results.front());
+  EXPECT_NE(LogitsAfter(plain, SomeIds(300)), results.front());
 }
 
 // What a policy evicted is evaluated anew where a shorter text needs it.
@@ -105,13 +92,14 @@ TEST(SessionPolicy, TruncationIsExact) {
   const Model model = TinyLlama();
   for (const char* policy : {"window(20)", "sink(4)+recent(70)", "budget(64)", "off"}) {
     Session session = *Session::Create(model, WithPolicy(policy));
-    LogitsAfter(session, Ids(300));
+    LogitsAfter(session, SomeIds(300));
     for (const int length : {299, 170, 64, 3}) {
       ASSERT_TRUE(session.Truncate(length).ok());
       ASSERT_EQ(session.length(), length);
       Session fresh = *Session::Create(model, WithPolicy(policy));
-      LogitsAfter(fresh, Ids(length));
-      EXPECT_EQ(LogitsAfter(session, Ids(5)), LogitsAfter(fresh, Ids(5))) << policy << length;
+      LogitsAfter(fresh, SomeIds(length));
+      EXPECT_EQ(LogitsAfter(session, SomeIds(5)), LogitsAfter(fresh, SomeIds(5)))
+          << policy << length;
       ASSERT_TRUE(session.Truncate(length).ok());
     }
   }
@@ -140,7 +128,7 @@ TEST(SessionPolicy, TheCapCountsPagesTablesAndScratch) {
 
   // Room for the first 128 tokens.
   Session whole = *Session::Create(model, WithPolicy(""));
-  LogitsAfter(whole, Ids(128));
+  LogitsAfter(whole, SomeIds(128));
   const KvUsage usage = whole.cache().usage();
   options.kv_budget_bytes = INT64_MAX;
   Session roomy = *Session::Create(model, options);
@@ -156,12 +144,12 @@ TEST(SessionPolicy, TheCapCountsPagesTablesAndScratch) {
   options.kv_budget_bytes = scratch + usage.used_bytes + usage.table_bytes;
   Session session = *Session::Create(model, options);
   EXPECT_EQ(session.cache().params().capacity_bytes, usage.used_bytes + usage.table_bytes);
-  LogitsAfter(session, Ids(128));
-  const std::vector<float> expected = LogitsAfter(whole, Ids(1));
-  EXPECT_EQ(session.Append(Ids(1)).status().code(), StatusCode::kOutOfPages);
+  LogitsAfter(session, SomeIds(128));
+  const std::vector<float> expected = LogitsAfter(whole, SomeIds(1));
+  EXPECT_EQ(session.Append(SomeIds(1)).status().code(), StatusCode::kOutOfPages);
   EXPECT_EQ(session.length(), 128);
   ASSERT_TRUE(session.Truncate(127).ok());
-  const std::vector<TokenId> last = {Ids(128).back()};
+  const std::vector<TokenId> last = {SomeIds(128).back()};
   ASSERT_TRUE(whole.Truncate(127).ok());
   EXPECT_EQ(LogitsAfter(session, last), LogitsAfter(whole, last)) << "smaller requests still work";
 }
