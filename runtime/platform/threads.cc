@@ -7,7 +7,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
-#include <utility>
+#include <vector>
 
 namespace manyhead {
 namespace {
@@ -65,19 +65,27 @@ int LeastQuota(const std::string& mount, std::string path, Quota quota) {
   return limit;
 }
 
-/// CPUs of the affinity mask, SMT siblings counted once (by their lowest sibling).
-int AffinityCores() {
+/// The CPUs of this thread's affinity mask; none when that cannot be had.
+std::vector<int> AffinityCpus() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
+  std::vector<int> cpus;
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
+  return cpus;
+}
+
+/// SMT siblings count once: they name the same list.
+int CountCores(const std::string& root, std::span<const int> cpus) {
   std::set<std::string> cores;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (!CPU_ISSET(cpu, &mask)) continue;
-    const std::string siblings = ReadFirstLine("/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
-                                               "/topology/thread_siblings_list");
+  for (const int cpu : cpus) {
+    const std::string siblings =
+        ReadFirstLine(root + "/sys/devices/system/cpu/cpu" + std::to_string(cpu) +
+                      "/topology/thread_siblings_list");
     cores.insert(siblings.empty() ? std::to_string(cpu) : siblings);
   }
-  return std::max<int>(1, static_cast<int>(cores.size()));
+  return std::max(1, static_cast<int>(cores.size()));
 }
 
 }  // namespace
@@ -92,12 +100,14 @@ int CgroupCpuLimit(const std::string& root) {
   return limit;
 }
 
-}  // namespace internal
-
-int DefaultThreads() {
-  const int limit = internal::CgroupCpuLimit("");
-  const int cores = AffinityCores();
+int ThreadsFor(const std::string& root, std::span<const int> cpus) {
+  const int limit = CgroupCpuLimit(root);
+  const int cores = CountCores(root, cpus);
   return limit == 0 ? cores : std::min(cores, limit);
 }
+
+}  // namespace internal
+
+int DefaultThreads() { return internal::ThreadsFor("", AffinityCpus()); }
 
 }  // namespace manyhead

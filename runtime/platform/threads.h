@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "manyhead/threads.h"
@@ -8,5 +9,8 @@ namespace manyhead::internal {
 
 /// CPUs the cgroup quota under `root` (normally "/") allows, v2 then v1; 0 = no limit found.
 int CgroupCpuLimit(const std::string& root);
+
+/// DefaultThreads() of a thread that may run on `cpus`, with the quota and topology under `root`.
+int ThreadsFor(const std::string& root, std::span<const int> cpus);
 
 }  // namespace manyhead::internal

@@ -110,6 +110,29 @@ TEST(Host, MoreThreadsThanCpus) {
   EXPECT_EQ(Generate(model, 3 * static_cast<int>(std::thread::hardware_concurrency())), kText);
 }
 
+TEST(Host, MoreThreadsThanCpusInAttention) {
+  constexpr std::int64_t kHeads = 4, kKvHeads = 2, kDim = 24, kTokens = 1500;
+  std::vector<float> q(kHeads * kDim), rows(kTokens * kKvHeads * kDim);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    rows[i] = static_cast<float>(i * 7919 % 1009) / 504.5F - 1;
+  std::copy_n(rows.begin(), q.size(), q.begin());
+  std::vector<std::vector<float>> outs;
+  for (const int threads : {1, 8, 3 * static_cast<int>(std::thread::hardware_concurrency())}) {
+    AttentionParams params;
+    params.num_heads = kHeads;
+    params.num_kv_heads = kKvHeads;
+    params.head_dim = kDim;
+    params.max_q_len = 1;
+    params.max_kv_len = kTokens;
+    params.threads = threads;
+    auto plan = AttentionPlan::Create(params);
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    std::vector<float>& out = outs.emplace_back(q.size());
+    ASSERT_TRUE(plan->Run(1, kTokens, q.data(), rows.data(), rows.data(), out.data()).ok());
+    EXPECT_EQ(out, outs.front()) << threads << " threads";
+  }
+}
+
 // Products of many rows go through a library with threads of its own, which "1 thread" has to reach
 // as well (public report ggml-org/llama.cpp#22956).
 TEST(Host, OneThreadIsOne) {

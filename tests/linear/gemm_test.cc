@@ -3,10 +3,15 @@
 #include <gtest/gtest.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <system_error>
 
 #include "tests/linear/linear_testing.h"
 
@@ -18,8 +23,10 @@ namespace {
 
 using namespace linear_testing;  // NOLINT(google-build-using-namespace)
 
-std::int64_t CountTasks() {
-  return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+/// Threads of a process; 0 when it is gone.
+std::int64_t CountTasks(const std::string& process = "self") {
+  std::error_code gone;
+  return std::distance(std::filesystem::directory_iterator("/proc/" + process + "/task", gone),
                        std::filesystem::directory_iterator{});
 }
 
@@ -30,18 +37,33 @@ std::int64_t ResidentBytes() {
   return resident * 4096;
 }
 
-// ggml-org/llama.cpp#22956. Threads a region starts stay in OpenMP's pool, so counting them
-// afterwards finds any that were there meanwhile. First in the file: later tests start some.
+// ggml-org/llama.cpp#22956: twenty products on one thread, in a process that another looks at all
+// the while. First in the file: the process is forked, and must have no thread yet.
 TEST(GemmThreadsTest, OneThreadMeansOneTask) {
   ASSERT_EQ(CountTasks(), 1);
-  const Weight weight(WeightType::kQ8_0, 4096, 4096, 1);
-  const Matrix x = Matrix::RandomRows(16, 4096, 2);
-  const RunOptions options = {SelectIsa().ok() ? *SelectIsa() : Isa::kScalar, MathMode::kFast, 1,
-                              nullptr};
-  const Matrix first = Multiply(weight.view(), x, options);
-  for (int repeat = 1; repeat < 20; ++repeat)
-    ASSERT_TRUE(first.Same(Multiply(weight.view(), x, options))) << repeat;
-  EXPECT_EQ(CountTasks(), 1);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const Matrix x = Matrix::RandomRows(16, 4096, 2);
+    const RunOptions options = {SelectIsa().ok() ? *SelectIsa() : Isa::kScalar, MathMode::kFast, 1,
+                                nullptr};
+    bool same = true;
+    for (const WeightType type : {WeightType::kQ8_0, WeightType::kF32}) {  // ours, and oneDNN's
+      const Weight weight(type, 4096, 4096, 1);
+      const Matrix first = Multiply(weight.view(), x, options);
+      for (int repeat = 1; repeat < 20; ++repeat)
+        same = same && first.Same(Multiply(weight.view(), x, options));
+    }
+    _exit(same ? 0 : 1);
+  }
+  std::int64_t most = 0, samples = 0;
+  int status = 0;
+  for (; waitpid(child, &status, WNOHANG) == 0; ++samples) {
+    most = std::max(most, CountTasks(std::to_string(child)));
+    usleep(500);
+  }
+  EXPECT_EQ(status, 0) << "the products differ";
+  EXPECT_EQ(most, 1) << "of " << samples << " samples";
 }
 
 TEST(GemmIsaTest, FollowsTheEnvironment) {

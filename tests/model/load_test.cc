@@ -107,6 +107,27 @@ TEST(ModelLoad, TensorsThatDoNotFitTheMetadataAreNamedWithBothShapes) {
               HasSubstr("tokenizer.ggml.tokens has 259 tokens, token_embd.weight only 258 rows"));
 }
 
+// The sizes of the report, and ggml-org/llama.cpp#8445: more rows than tokens are fine.
+TEST(ModelLoad, TokensWithoutAnEmbeddingAreRefusedRowsWithoutATokenAreNot) {
+  const auto load = [](std::int64_t tokens, std::int64_t rows) {
+    return LoadBytes(Made([&](TinyModel& m) {
+                       m.extra_tokens = tokens - 259;
+                       m.extra_rows = rows - tokens;
+                     })
+                         .ToGguf()
+                         .Bytes());
+  };
+  const Result<Model> fewer = load(32001, 32000);
+  EXPECT_EQ(fewer.status().code(), StatusCode::kIoError);
+  EXPECT_THAT(
+      fewer.status().message(),
+      HasSubstr("tokenizer.ggml.tokens has 32001 tokens, token_embd.weight only 32000 rows"));
+  const Result<Model> more = load(32000, 32001);
+  ASSERT_TRUE(more.ok()) << more.status().message();
+  EXPECT_EQ(more->tokenizer().vocab_size(), 32000);
+  EXPECT_EQ(more->config().vocab_size, 32001);
+}
+
 TEST(ModelLoad, MetadataOutOfRangeAreNamedWithTheirValue) {
   const std::pair<std::function<void(TinyModel&)>, const char*> cases[] = {
       {[](TinyModel& m) { m.num_heads = 0; }, "llama.attention.head_count = 0"},

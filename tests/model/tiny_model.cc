@@ -86,6 +86,10 @@ GgufWriter TinyModel::ToGguf(GgufWriter file, const std::string& replaced) const
     tokens.emplace_back(text);
     types.push_back(6);
   }
+  for (std::int64_t i = 0; i < extra_tokens; ++i) {
+    tokens.push_back("<extra " + std::to_string(i) + ">");
+    types.push_back(1);
+  }
   file.Add("tokenizer.ggml.model", "llama").Add("tokenizer.ggml.tokens", tokens);
   file.Add("tokenizer.ggml.scores", std::vector<float>(tokens.size(), 0.0F));
   file.Add("tokenizer.ggml.token_type", types).Add("tokenizer.ggml.add_space_prefix", false);

@@ -16,7 +16,8 @@ struct TinyModel {
   std::string family = "llama";  ///< general.architecture
   std::int64_t layers = 2, d_model = 24, num_heads = 4, num_kv_heads = 2, head_dim = 6;
   std::int64_t ffn_dim = 20, context = 64;
-  std::int64_t extra_rows = 0;  ///< embedding rows beyond the 259 tokens
+  std::int64_t extra_tokens = 0;  ///< beyond the 259
+  std::int64_t extra_rows = 0;    ///< embedding rows beyond the tokens
   bool tied = true, biases = false;
   std::int64_t window = 0,
                window_pattern = 0;  ///< every n-th layer is full; 0 = all have the window
@@ -27,7 +28,7 @@ struct TinyModel {
   std::vector<float> rope_factors;
   float final_softcap = 0;
 
-  std::int64_t vocab() const { return 259 + extra_rows; }
+  std::int64_t vocab() const { return 259 + extra_tokens + extra_rows; }
   bool gemma() const { return family == "gemma3"; }
   bool qk_norm() const { return gemma() || family == "qwen3"; }
 

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -80,6 +81,47 @@ TEST(CgroupCpuLimit, GarbageMeansNoLimit) {
   root.Write("sys/fs/cgroup/cpu.max", "lots of CPUs");
   EXPECT_EQ(internal::CgroupCpuLimit(root.path()), 0);
   EXPECT_GE(DefaultThreads(), 1);
+}
+
+std::vector<int> Cpus(int count) {
+  std::vector<int> cpus(static_cast<std::size_t>(count));
+  std::iota(cpus.begin(), cpus.end(), 0);
+  return cpus;
+}
+
+// The same report: what becomes of quotas where there are so many CPUs.
+TEST(ThreadsFor, IsTheTighterOfQuotaAndAffinity) {
+  const struct {
+    const char* cpu_max;
+    int cpus, expected;
+  } cases[] = {{"400000 100000", 8, 4}, {"765000 100000", 96, 7}, {"max 100000", 4, 4},
+               {"50000 100000", 8, 1},  {"50000 100000", 1, 1},   {"800000 100000", 3, 3}};
+  for (const auto& [cpu_max, cpus, expected] : cases) {
+    const FakeRoot root;
+    root.Write("sys/fs/cgroup/cpu.max", cpu_max);
+    EXPECT_EQ(internal::ThreadsFor(root.path(), Cpus(cpus)), expected) << cpu_max;
+  }
+  const FakeRoot root;
+  root.Write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1");
+  root.Write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(internal::ThreadsFor(root.path(), Cpus(8)), 8);
+  EXPECT_EQ(internal::ThreadsFor(root.path(), {}), 1);
+}
+
+// mozilla-ai/llamafile#765: threads beside their SMT siblings slow each other down. Two sockets of
+// four cores, whose second threads are numbered 8 to 15.
+TEST(ThreadsFor, SiblingsCountOnceOnEitherSocket) {
+  const FakeRoot root;
+  for (int cpu = 0; cpu < 16; ++cpu)
+    root.Write(
+        "sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list",
+        std::to_string(cpu % 8) + "," + std::to_string(cpu % 8 + 8));
+  EXPECT_EQ(internal::ThreadsFor(root.path(), Cpus(16)), 8);
+  EXPECT_EQ(internal::ThreadsFor(root.path(), Cpus(8)), 8);
+  EXPECT_EQ(internal::ThreadsFor(root.path(), std::vector<int>{0, 1, 8, 9}), 2);
+  EXPECT_EQ(internal::ThreadsFor(root.path(), std::vector<int>{3, 12}), 2);
+  root.Write("sys/fs/cgroup/cpu.max", "300000 100000");
+  EXPECT_EQ(internal::ThreadsFor(root.path(), Cpus(16)), 3);
 }
 
 TEST(Isa, EnvironmentLowersButNeverRaises) {
