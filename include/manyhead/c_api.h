@@ -231,6 +231,60 @@ mh_status mh_session_get_kv_usage(mh_session* session, mh_kv_usage* usage);
 /// Of activations and scratch.
 int64_t mh_session_scratch_bytes(const mh_session* session);
 
+/// What one query head did since mh_session_profile_heads; see HeadStats in heads.h.
+typedef struct mh_head_stats {
+  double seconds;          ///< of attention, over all threads
+  double kv_bytes;         ///< of keys and values that had to be read
+  int64_t rows;            ///< looked at; what follows are means over them
+  double entropy;          ///< of the weights, nats
+  double sink_mass;        ///< weight of the sequence's first 4 tokens
+  double recent_mass;      ///< weight of the last 64
+  double mean_distance;    ///< tokens back, by weight
+  double median_distance;  ///< within which half of the weight lies
+  double max_weight;       ///< the largest
+  double output_norm;      ///< of what the head adds to the residual stream
+} mh_head_stats;
+
+/// Collects what every head does from now on, its weights at every `every`-th token; 0, as at
+/// first, collects nothing and costs nothing. Results keep their bits.
+mh_status mh_session_profile_heads(mh_session* session, int64_t every);
+/// What head `head` of layer `layer` did.
+mh_status mh_session_get_head_stats(mh_session* session, int64_t layer, int64_t head,
+                                    mh_head_stats* stats);
+
+/// Attention weights of one head and query.
+typedef struct mh_captured_row {
+  int64_t layer;         ///< of the head
+  int64_t head;          ///< query head of the layer
+  int64_t position;      ///< of the query
+  const float* weights;  ///< [position + 1] by key position; 0 where hidden or evicted
+  float lse;             ///< natural log of the softmax denominator; -inf where no key is seen
+  float sink_share;      ///< of a sink logit: sum(weights) + sink_share = 1
+} mh_captured_row;
+
+/// Which rows a session shows; see CaptureOptions in heads.h.
+typedef struct mh_capture_options {
+  size_t struct_size;  ///< set by mh_capture_options_init
+  int64_t layer;       ///< -1, the default: all
+  int64_t head;        ///< of that layer; -1, the default: all
+  int64_t first;       ///< of the query positions; default 0
+  int64_t last;        ///< inclusive; -1, the default: to the end
+  int64_t every;       ///< default 1
+  /// Called in the middle of a step with each row, which is valid during the call. It must return,
+  /// and not use the session.
+  void (*on_row)(void* user, const mh_captured_row* row);
+  void* user;  ///< for on_row
+} mh_capture_options;
+
+/// The defaults.
+void mh_capture_options_init(mh_capture_options* options);
+/// Shows attention weights from now on; NULL, as at first, shows none.
+mh_status mh_session_capture(mh_session* session, const mh_capture_options* options);
+
+/// Switches heads off or scales them, as "3.1,4.*=0.5" or JSON; NULL = none. Tokens held are
+/// evaluated anew. See ParseAblation and Session::SetAblation; means cannot be set here.
+mh_status mh_session_ablate(mh_session* session, const char* edits);
+
 /// What mh_cache_create makes; see KvCacheParams in kv_cache.h.
 typedef struct mh_cache_params {
   size_t struct_size;            ///< set by mh_cache_params_init

@@ -18,6 +18,7 @@
 
 #include "manyhead/attention.h"
 #include "manyhead/c_api.h"
+#include "manyhead/heads.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
 #include "manyhead/session.h"
@@ -31,6 +32,9 @@ struct mh_model {
 };
 
 struct mh_session {
+  manyhead::HeadProfile profile{};  ///< which the session writes to
+  bool profiles = false;
+  manyhead::Model model;
   manyhead::Session session;
   manyhead::GenerateResult generated{};
   std::atomic<bool> cancel = false;

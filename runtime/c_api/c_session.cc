@@ -94,7 +94,7 @@ mh_status mh_session_create(const mh_model* model, const mh_session_options* opt
       if (auto error = ReadOptions(*options, chosen)) return *error;
     auto created = manyhead::Session::Create(model->model, chosen);
     if (!created.ok()) return created.status();
-    place = new mh_session{std::move(*created)};
+    place = new mh_session{.model = model->model, .session = std::move(*created)};
     return Status();
   });
 }

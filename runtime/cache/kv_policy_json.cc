@@ -3,6 +3,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "manyhead/kv_cache.h"
 #include "runtime/cache/page_layout.h"
@@ -163,20 +164,18 @@ Result<Heads> ParseKvHeads(std::string_view text, const KvCacheParams& params) {
 }
 
 std::string FormatKvHeads(const Heads& heads) {
-  Json entries = Json::array();
+  // Not by way of Json, whose destructor needs memory of its own.
+  std::string text = "{\"heads\": [";
+  const char* separator = "\n  ";
   for (std::size_t l = 0; l < heads.size(); ++l)
     for (std::size_t h = 0; h < heads[l].size(); ++h) {
-      Json entry;
-      entry["layers"] = {l};
-      entry["kv_heads"] = {h};
-      entry["k_type"] = KvTypeName(heads[l][h].k_type);
-      entry["v_type"] = KvTypeName(heads[l][h].v_type);
-      entry["policy"] = FormatKvPolicy(heads[l][h].policy);
-      entries.push_back(std::move(entry));
+      const KvHeadParams& head = heads[l][h];
+      text += std::exchange(separator, ",\n  ");
+      text += "{\"layers\":[" + std::to_string(l) + "],\"kv_heads\":[" + std::to_string(h);
+      text += std::string("],\"k_type\":\"") + KvTypeName(head.k_type);
+      text += std::string("\",\"v_type\":\"") + KvTypeName(head.v_type);
+      text += "\",\"policy\":\"" + FormatKvPolicy(head.policy) + "\"}";
     }
-  std::string text = "{\"heads\": [";
-  for (std::size_t i = 0; i < entries.size(); ++i)
-    text += (i == 0 ? "\n  " : ",\n  ") + entries[i].dump();
   return text + "\n]}\n";
 }
 

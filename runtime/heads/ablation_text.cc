@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -251,19 +252,18 @@ Result<Ablation> ParseAblation(std::string_view text, const ModelConfig& config)
 }
 
 std::string FormatAblation(const Ablation& ablation) {
+  // Not by way of Json, whose destructor needs memory of its own.
+  const auto value = [](const HeadEdit& edit) -> std::string {
+    if (edit.kind == HeadEditKind::kMean) return "\"mean\"";
+    if (edit.scale == 0) return "\"zero\"";
+    std::array<char, 32> digits;
+    return {digits.data(), std::to_chars(digits.begin(), digits.end(), edit.scale).ptr};
+  };
   std::string text = "[";
-  for (const HeadEdit& edit : ablation.edits) {
-    Json entry;
-    entry["layers"] = {edit.head.layer};
-    entry["heads"] = {edit.head.head};
-    if (edit.kind == HeadEditKind::kMean)
-      entry["edit"] = "mean";
-    else if (edit.scale == 0)
-      entry["edit"] = "zero";
-    else
-      entry["edit"] = edit.scale;
-    text += (text.size() == 1 ? "\n  " : ",\n  ") + ShowJson(entry);
-  }
+  for (const HeadEdit& edit : ablation.edits)
+    text += (text.size() == 1 ? "\n  " : ",\n  ") +
+            ("{\"layers\":[" + std::to_string(edit.head.layer)) + "],\"heads\":[" +
+            std::to_string(edit.head.head) + "],\"edit\":" + value(edit) + "}";
   return text + "\n]\n";
 }
 

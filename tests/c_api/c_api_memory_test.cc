@@ -122,6 +122,29 @@ TEST(CApiMemory, ASessionGoesOnAfterwards) {
   mh_model_free(&model);
 }
 
+TEST(CApiMemory, HeadsAreWatchedAndChangedOrNot) {
+  mh_model* model = nullptr;
+  mh_session* session = nullptr;
+  ASSERT_EQ(mh_model_load(kModel.c_str(), nullptr, &model, nullptr), MH_OK);
+  ASSERT_EQ(mh_session_create(model, nullptr, &session, nullptr), MH_OK);
+  const std::int32_t ids[] = {65, 66, 67, 68};
+  EXPECT_GT(FailEachAllocation([&] { return mh_session_profile_heads(session, 1); }), 3);
+  mh_capture_options options;
+  mh_capture_options_init(&options);
+  std::int64_t rows = 0;
+  options.on_row = [](void* user, const mh_captured_row*) { ++*static_cast<std::int64_t*>(user); };
+  options.user = &rows;
+  EXPECT_GT(FailEachAllocation([&] { return mh_session_capture(session, &options); }), 0);
+  ASSERT_EQ(mh_session_append(session, ids, 4, nullptr), MH_OK);
+  EXPECT_EQ(rows, 4 * 16);
+  EXPECT_GT(FailEachAllocation([&] { return mh_session_ablate(session, "1.0,2.*=0.5"); }), 3);
+  mh_head_stats stats{};
+  ASSERT_EQ(mh_session_get_head_stats(session, 0, 0, &stats), MH_OK);
+  EXPECT_GE(stats.rows, 4);
+  mh_session_free(&session);
+  mh_model_free(&model);
+}
+
 TEST(CApiMemory, ASizeThatNoMemoryHolds) {
   const mh_layer_shape layer = {1, 8, 0};
   mh_cache_params params;

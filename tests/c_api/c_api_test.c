@@ -256,6 +256,7 @@ int main(int argc, char** argv) {
   CheckSessionErrors(argv[1]);
   CheckCacheErrors();
   CheckPlanErrors();
+  CheckHeads(argv[1]);
   if (failures == 0) printf("the C interface works\n");
   return failures != 0;
 }

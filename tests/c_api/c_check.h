@@ -30,5 +30,7 @@ void CheckModelErrors(const char* path);
 void CheckSessionErrors(const char* path);
 void CheckCacheErrors(void);
 void CheckPlanErrors(void);
+/* Heads profiled, captured and switched off; see c_api_heads.c. */
+void CheckHeads(const char* path);
 
 #endif

@@ -1,0 +1,136 @@
+/* Heads profiled, captured and switched off from C. */
+#include <math.h>
+
+#include "tests/c_api/c_check.h"
+
+enum { kTokens = 40 };
+
+typedef struct Rows {
+  int64_t count, last_layer, last_head, last_position;
+  double worst_sum; /* largest distance of a row's weights from 1 */
+  double first_weight;
+} Rows;
+
+static void AddRow(void* user, const mh_captured_row* row) {
+  Rows* rows = user;
+  double sum = row->sink_share;
+  int64_t i;
+  for (i = 0; i <= row->position; ++i) sum += row->weights[i];
+  if (fabs(sum - 1) > rows->worst_sum) rows->worst_sum = fabs(sum - 1);
+  ++rows->count;
+  rows->last_layer = row->layer;
+  rows->last_head = row->head;
+  rows->last_position = row->position;
+  rows->first_weight = row->weights[0];
+}
+
+static void CheckProfile(mh_session* session, const int32_t* ids) {
+  mh_head_stats stats, other;
+  CHECK_ERROR(mh_session_get_head_stats(session, 0, 0, &stats), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "no profile");
+  CHECK_ERROR(mh_session_profile_heads(session, -1), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "-1");
+  CHECK(mh_session_profile_heads(session, 4) == MH_OK);
+  CHECK(mh_session_append(session, ids, kTokens, NULL) == MH_OK);
+  CHECK(mh_session_get_head_stats(session, 0, 0, &stats) == MH_OK);
+  CHECK(stats.rows == kTokens / 4 && stats.seconds > 0 && stats.kv_bytes > 0);
+  CHECK(stats.max_weight > 0 && stats.max_weight <= 1 && stats.output_norm > 0);
+  CHECK(stats.entropy < log(kTokens) && stats.recent_mass > 0.99);
+  CHECK(mh_session_get_head_stats(session, 1, 3, &other) == MH_OK);
+  CHECK(other.entropy != stats.entropy);
+  CHECK_ERROR(mh_session_get_head_stats(session, 4, 0, &stats), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "layer = 4; expected 0 to 3");
+  CHECK_ERROR(mh_session_get_head_stats(session, 0, 4, &stats), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "head = 4; expected 0 to 3");
+  CHECK_ERROR(mh_session_get_head_stats(session, 0, 0, NULL), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "stats is NULL");
+  CHECK(mh_session_profile_heads(session, 0) == MH_OK);
+  CHECK(mh_session_get_head_stats(session, 0, 0, &stats) == MH_INVALID_ARGUMENT);
+  CHECK(mh_session_profile_heads(NULL, 1) == MH_INVALID_ARGUMENT);
+}
+
+static void CheckCapture(mh_session* session, const int32_t* ids) {
+  mh_capture_options options;
+  Rows rows;
+  memset(&rows, 0, sizeof rows);
+  memset(&options, 0, sizeof options);
+  CHECK_ERROR(mh_session_capture(session, &options), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "mh_capture_options: struct_size = 0");
+  mh_capture_options_init(&options);
+  mh_capture_options_init(NULL);
+  CHECK_ERROR(mh_session_capture(session, &options), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "on_row is NULL");
+  options.on_row = AddRow;
+  options.user = &rows;
+  options.head = 1;
+  CHECK_ERROR(mh_session_capture(session, &options), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "head = 1 without a layer");
+  options.layer = 4;
+  CHECK_ERROR(mh_session_capture(session, &options), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "layer = 4; expected 0 to 3");
+  options.layer = 1;
+  options.every = 0;
+  CHECK_ERROR(mh_session_capture(session, &options), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "every");
+  options.every = 3;
+  CHECK(mh_session_capture(session, &options) == MH_OK);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK(mh_session_append(session, ids, kTokens, NULL) == MH_OK);
+  CHECK(rows.count == (kTokens + 2) / 3 && rows.last_layer == 1 && rows.last_head == 1);
+  CHECK(rows.last_position == kTokens - 1 && rows.worst_sum < 1e-4);
+
+  memset(&rows, 0, sizeof rows);
+  mh_capture_options_init(&options);
+  options.on_row = AddRow;
+  options.user = &rows;
+  options.layer = 0;
+  CHECK(mh_session_capture(session, &options) == MH_OK);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK(mh_session_append(session, ids, 1, NULL) == MH_OK);
+  CHECK(rows.count == 4 && rows.last_head == 3 && rows.first_weight > 0.999);
+  options.layer = -1;
+  CHECK(mh_session_capture(session, &options) == MH_OK);
+  CHECK(mh_session_append(session, ids + 1, 1, NULL) == MH_OK);
+  CHECK(rows.count == 4 + 16);
+  CHECK(mh_session_capture(session, NULL) == MH_OK);
+  CHECK(mh_session_append(session, ids + 2, 1, NULL) == MH_OK);
+  CHECK(rows.count == 20);
+}
+
+static void CheckAblation(mh_session* session, const int32_t* ids) {
+  const float* logits = NULL;
+  float plain, without;
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK(mh_session_append(session, ids, kTokens, &logits) == MH_OK);
+  plain = logits[ids[1]];
+  CHECK_ERROR(mh_session_ablate(session, "4.0"), MH_INVALID_ARGUMENT, mh_session_message(session),
+              "4");
+  CHECK_ERROR(mh_session_ablate(session, "1.0=mean"), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "means");
+  CHECK(mh_session_append(session, ids, 1, &logits) == MH_OK);
+  CHECK(mh_session_truncate(session, kTokens - 1) == MH_OK);
+  CHECK(mh_session_ablate(session, "1.0") == MH_OK);
+  CHECK(mh_session_append(session, ids + kTokens - 1, 1, &logits) == MH_OK);
+  without = logits[ids[1]];
+  CHECK(fabsf(without - plain) > 1e-3f);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK(mh_session_ablate(session, NULL) == MH_OK);
+  CHECK(mh_session_append(session, ids, kTokens, &logits) == MH_OK && logits[ids[1]] == plain);
+}
+
+void CheckHeads(const char* path) {
+  static const char kPrompt[] = "x7k2qz x7k2qz x7k2qz x7k2qz x7k2qz x7k2qz";
+  mh_model* model = NULL;
+  mh_session* session = NULL;
+  int32_t ids[64];
+  size_t count = 0;
+  CHECK(mh_model_load(path, NULL, &model, NULL) == MH_OK);
+  CHECK(mh_model_encode(model, kPrompt, strlen(kPrompt), 1, 0, ids, 64, &count) == MH_OK);
+  CHECK(count >= kTokens);
+  CHECK(mh_session_create(model, NULL, &session, NULL) == MH_OK);
+  CheckProfile(session, ids);
+  CheckCapture(session, ids);
+  CheckAblation(session, ids);
+  mh_session_free(&session);
+  mh_model_free(&model);
+}
