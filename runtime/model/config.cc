@@ -4,6 +4,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "runtime/platform/printable.h"
+
 namespace manyhead {
 namespace {
 
@@ -148,7 +150,8 @@ Result<RopeConfig> ReadRope(Reader& reader, const GgufFile& file, const Family& 
   } else if (scaling == "linear" || (scaling.empty() && rope.factor != 1)) {
     rope.scaling = RopeScaling::kLinear;
   } else if (!scaling.empty() && scaling != "none") {
-    return Status(StatusCode::kUnsupported, reader.Name("rope.scaling.type") + " = " + scaling +
+    return Status(StatusCode::kUnsupported, reader.Name("rope.scaling.type") + " = " +
+                                                Printable(scaling) +
                                                 "; expected none, linear or yarn");
   }
   if (const GgufTensor* factors = file.FindTensor("rope_freqs.weight"); factors != nullptr) {
@@ -236,7 +239,7 @@ Result<Family> ReadFamily(const GgufFile& file) {
     if (**architecture == family.name) return family;
     known += (known.empty() ? "" : ", ") + std::string(family.name);
   }
-  return Status(StatusCode::kUnsupported, "general.architecture = " + std::string(**architecture) +
+  return Status(StatusCode::kUnsupported, "general.architecture = " + Printable(**architecture) +
                                               "; expected one of " + known);
 }
 

@@ -3,6 +3,8 @@
 #include <set>
 #include <sstream>
 
+#include "runtime/platform/printable.h"
+
 namespace manyhead {
 namespace {
 
@@ -32,7 +34,7 @@ class Binder {
   Status Finish(const char* family) {
     for (const GgufTensor& tensor : file_.tensors())
       if (status_.ok() && taken_.count(tensor.name) == 0)
-        status_ = Status(StatusCode::kIoError, "tensor " + std::string(tensor.name) +
+        status_ = Status(StatusCode::kIoError, "tensor " + Printable(tensor.name) +
                                                    " has no place in architecture " + family);
     return status_;
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/platform/printable.h"
 #include "runtime/text/utf8.h"
 
 namespace manyhead {
@@ -17,7 +18,7 @@ constexpr std::int32_t kNone = -1;
 
 std::string MergeName(std::string_view merge, std::int32_t rank) {
   return "LoadTokenizer: " + std::string(kMergesKey) + "[" + std::to_string(rank) + "] = '" +
-         std::string(merge) + "'";
+         Printable(merge) + "'";
 }
 
 }  // namespace
@@ -106,7 +107,7 @@ Status BpeModel::ReadMerge(std::string_view merge, std::int32_t rank, std::strin
     const std::string_view missing =
         left_id == kNoToken ? left : (right_id == kNoToken ? right : std::string_view(*joined));
     return {StatusCode::kIoError,
-            MergeName(merge, rank) + ": '" + std::string(missing) + "' is not a token"};
+            MergeName(merge, rank) + ": '" + Printable(missing) + "' is not a token"};
   }
   merges_.Insert(left_id, right_id, rule);
   return {};

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/formats/gguf.h"
+#include "runtime/platform/printable.h"
 #include "runtime/text/bpe_model.h"
 #include "runtime/text/load.h"
 #include "runtime/text/pretokenizer.h"
@@ -60,7 +61,7 @@ Status LoadBpe(const GgufFile& file, std::string_view pre, Tokenizer::Impl* impl
   const PreTokenizerSpec* spec = FindPreTokenizer(pre);
   if (spec == nullptr) {
     return {StatusCode::kUnsupported,
-            "LoadTokenizer: tokenizer.ggml.pre = '" + std::string(pre) + "' is not supported"};
+            "LoadTokenizer: tokenizer.ggml.pre = '" + Printable(pre) + "' is not supported"};
   }
   Result<PreTokenizer> pre_tokenizer = PreTokenizer::Create(spec->expressions);
   if (!pre_tokenizer.ok()) return pre_tokenizer.status();
@@ -106,8 +107,9 @@ Result<Tokenizer> LoadTokenizer(const GgufFile& file) {
   } else if (impl->model_name == "gemma4") {
     status = LoadBpe(file, "gemma4", impl.get());
   } else {
-    status = Status(StatusCode::kUnsupported, "LoadTokenizer: tokenizer.ggml.model = '" +
-                                                  impl->model_name + "' is not supported");
+    status =
+        Status(StatusCode::kUnsupported, "LoadTokenizer: tokenizer.ggml.model = '" +
+                                             Printable(impl->model_name) + "' is not supported");
   }
   if (!status.ok()) return status;
   return Tokenizer(std::move(impl));

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "runtime/platform/printable.h"
 #include "runtime/text/utf8.h"
 
 namespace manyhead {
@@ -180,8 +181,8 @@ Status Vocabulary::IndexTexts() {
     if (text(id).empty()) continue;
     const auto [found, inserted] = ids_.emplace(text(id), id);
     if (!inserted) {
-      return BadFile(kTokensKey, ": tokens ", found->second, " and ", id, " are both '", text(id),
-                     "'");
+      return BadFile(kTokensKey, ": tokens ", found->second, " and ", id, " are both '",
+                     Printable(text(id)), "'");
     }
     if (const std::optional<std::uint8_t> byte = ParseByteToken(text(id))) {
       // Where "<0x0a>" and "<0x0A>" are both tokens, upper case is the form the models use.
@@ -211,7 +212,7 @@ Status Vocabulary::BuildPieces(TextForm form) {
       case TokenKind::kByte: {
         const std::optional<std::uint8_t> byte = ParseByteToken(text(id));
         if (!byte) {
-          return BadFile(kTokensKey, "[", id, "] = '", text(id),
+          return BadFile(kTokensKey, "[", id, "] = '", Printable(text(id)),
                          "' is of type byte; expected the form '<0x41>'");
         }
         pieces_.push_back(static_cast<char>(*byte));

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "manyhead/model.h"
+#include "manyhead/tokenizer.h"
 #include "tests/model/tiny_model.h"
 
 namespace manyhead {
@@ -90,6 +91,49 @@ std::string MessageAfter(const std::function<void(TinyModel&)>& change) {
   TinyModel tiny = Made();
   change(tiny);
   return LoadBytes(tiny.ToGguf().Bytes()).status().message();
+}
+
+// What a file says of itself is quoted so that it stays one line, and does nothing to a terminal.
+TEST(ModelLoad, MessagesQuoteTheFilesTextsSafely) {
+  const std::string hostile = "a\n\x1b[2Jb", quoted = "a\\x0a\\x1b[2Jb";
+  const auto message = [](const GgufWriter& file) {
+    return LoadBytes(file.Bytes()).status().message();
+  };
+  const TinyModel llama = Made();
+  EXPECT_THAT(message(GgufWriter().Add("general.architecture", hostile)),
+              HasSubstr("general.architecture = " + quoted + ";"));
+  EXPECT_THAT(message(Made([&](TinyModel& m) { m.rope_scaling = hostile; }).ToGguf()),
+              HasSubstr("llama.rope.scaling.type = " + quoted + ";"));
+  EXPECT_THAT(message(llama.ToGguf().AddTensor(hostile, WeightType::kF32, {1}, std::string(4, 0))),
+              HasSubstr("tensor " + quoted + " "));
+}
+
+TEST(ModelLoad, MessagesQuoteTheTokenizersTextsSafely) {
+  const std::string hostile = "a\n\x1b[2Jb", quoted = "a\\x0a\\x1b[2Jb";
+  using Texts = std::vector<std::string>;
+  const auto message = [](const std::string& model, const std::string& pre, const Texts& tokens,
+                          const std::string& merge) {
+    GgufWriter file;
+    file.Add("tokenizer.ggml.model", model).Add("tokenizer.ggml.pre", pre);
+    file.Add("tokenizer.ggml.tokens", tokens).Add("tokenizer.ggml.merges", Texts{merge});
+    constexpr std::int32_t kNormal = 1, kByte = 6;
+    file.Add("tokenizer.ggml.token_type",
+             std::vector<std::int32_t>(tokens.size(), model == "llama" ? kByte : kNormal));
+    file.Add("tokenizer.ggml.scores", std::vector<float>(tokens.size()));
+    const std::string path = ::testing::TempDir() + "hostile" + std::to_string(getpid());
+    file.Write(path);
+    const std::string text = Tokenizer::Load(path).status().message();
+    std::filesystem::remove(path);
+    return text;
+  };
+  const Texts two = {"a", "b"};
+  EXPECT_THAT(message(hostile, "qwen2", two, "a b"), HasSubstr("model = '" + quoted + "'"));
+  EXPECT_THAT(message("gpt2", hostile, two, "a b"), HasSubstr("pre = '" + quoted + "'"));
+  EXPECT_THAT(message("gpt2", "qwen2", two, "b " + hostile), HasSubstr(quoted + "'"));
+  EXPECT_THAT(message("gpt2", "qwen2", {hostile, hostile}, "a b"),
+              HasSubstr("are both '" + quoted + "'"));
+  EXPECT_THAT(message("llama", "", {hostile}, "a b"),
+              HasSubstr("'" + quoted + "' is of type byte"));
 }
 
 TEST(ModelLoad, TensorsThatDoNotFitTheMetadataAreNamedWithBothShapes) {
