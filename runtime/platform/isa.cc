@@ -21,11 +21,24 @@ bool OsGrantsTiles() noexcept {
   return granted;
 }
 
-/// libgcc's table behind __builtin_cpu_supports holds a feature only when CPUID has it and XCR0
-/// says that the operating system saves its registers.
+struct CpuidRegisters {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+/// Zeros for a leaf that the CPU does not have.
+CpuidRegisters Cpuid(unsigned leaf, unsigned subleaf) noexcept {
+  CpuidRegisters bits;
+  __get_cpuid_count(leaf, subleaf, &bits.eax, &bits.ebx, &bits.ecx, &bits.edx);
+  return bits;
+}
+
+/// The table behind __builtin_cpu_supports holds a feature only when CPUID has it and XCR0 says
+/// that the operating system saves its registers. Features whose names older compilers do not know
+/// are looked up in CPUID, beside others that have the same registers.
 bool CpuRuns(Isa isa) noexcept {
+  constexpr unsigned kF16c = 1U << 29, kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+                    (Cpuid(1, 0).ecx & kF16c) != 0;
   switch (isa) {
     case Isa::kScalar:
       return true;
@@ -37,16 +50,9 @@ bool CpuRuns(Isa isa) noexcept {
              __builtin_cpu_supports("avx512vl");
     case Isa::kAmx:
       return CpuRuns(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16") &&
-             __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-             OsGrantsTiles();
+             (~Cpuid(7, 0).edx & (kAmxBf16 | kAmxTile)) == 0 && OsGrantsTiles();
   }
   return false;
-}
-
-/// Feature bits that libgcc 12 does not know.
-std::uint32_t Leaf7Sub1Eax() noexcept {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 ? eax : 0;
 }
 
 }  // namespace
@@ -54,7 +60,7 @@ std::uint32_t Leaf7Sub1Eax() noexcept {
 bool CpuHasVnni(Isa isa) noexcept {
   constexpr std::uint32_t kAvxVnni = 1U << 4;
   if (!CpuRuns(isa) || isa == Isa::kScalar) return false;
-  return isa == Isa::kAvx2 ? (Leaf7Sub1Eax() & kAvxVnni) != 0
+  return isa == Isa::kAvx2 ? (Cpuid(7, 1).eax & kAvxVnni) != 0
                            : __builtin_cpu_supports("avx512vnni") != 0;
 }
 
