@@ -1,56 +1,68 @@
 #!/bin/sh
 # Fuzzes what reads untrusted bytes, or numbers from callers, with libFuzzer under the address and undefined-behaviour
-# sanitizers. Corpus and crashes stay in build/fuzz/TARGET; replay a crash with TARGET_fuzz FILE, under
-# build/release/tests. What is worth keeping goes to tests/corpus/TARGET_fuzz, where every test run replays it.
+# sanitizers; all code is instrumented. It needs clang, libclang-rt-dev and libomp-dev.
 #
-#   tools/fuzz.sh [TARGET [SECONDS]]     TARGET: gguf (default), tokenizer, kv_snapshot, kv_policy, shape, conllu, plan,
-#                                        attention, or all; SECONDS: 60
+#   tools/fuzz.sh [TARGET [SECONDS]]   TARGET: gguf (default), another tests/*/TARGET_fuzz.cc, or all; SECONDS: 60
+#   tools/fuzz.sh keep TARGET          makes tests/corpus/TARGET_fuzz anew of the inputs that cover most code
+#
+# A finding fails the run and stays as build/fuzz/found/TARGET/crash-*; build/fuzz/tests/ROOM/TARGET_fuzz FILE replays it.
+# Mend its whole kind and keep the input, in tests/corpus/TARGET_fuzz, which every test run replays, or as a unit test.
+# A new target: tests/ROOM/TARGET_fuzz.cc with the functions of tests/support/fuzz.h, and manyhead_add_fuzz(...) in the
+# CMakeLists.txt beside it. It does well when an input of a few bytes reaches far: make checksums right in the target.
 set -eu
 cd "$(dirname "$0")/.."
-target=${1:-gguf} seconds=${2:-60}
+build=build/fuzz mode=run
+if [ "${1:-}" = keep ]; then mode=keep; shift; fi
+targets=${1:-gguf} seconds=${2:-60}
 case $seconds in *[!0-9]* | "") echo "fuzz.sh: SECONDS = '$seconds'; expected a whole number" >&2; exit 2 ;; esac
-if [ "$target" = all ]; then
-  for each in gguf tokenizer kv_snapshot kv_policy shape conllu plan attention; do "$0" $each "$seconds"; done
+all=$(find tests -name "*_fuzz.cc" | sed "s:.*/\(.*\)_fuzz.cc:\1:" | sort)
+if [ "$targets" = all ]; then targets=$all; fi
+for target in $targets; do
+  if ! echo "$all" | grep -qx "$target"; then
+    echo "fuzz.sh: TARGET = '$target'; expected all or one of" >&2
+    echo "$all" >&2
+    exit 2
+  fi
+done
+command -v clang++ >/dev/null || { echo "fuzz.sh: clang++ is missing: apt-get install clang libclang-rt-dev libomp-dev" >&2; exit 1; }
+cmake --preset fuzz >/dev/null
+
+# Builds $target, and makes its folders; sets `program`, `corpus`, `kept` and `found`.
+prepare() {
+  cmake --build "$build" --target "${target}_fuzz" >"$build/$target.build.log" || {
+    cat "$build/$target.build.log" >&2
+    exit 1
+  }
+  program=$(ls "$build"/tests/*/"${target}_fuzz")
+  corpus=$build/corpus/$target found=$build/found/$target kept=tests/corpus/${target}_fuzz
+  mkdir -p "$corpus" "$found" "$kept"
+  "$program" --write-seeds "$corpus"
+}
+
+if [ "$mode" = keep ]; then
+  for target in $targets; do
+    prepare
+    control=$build/$target.merge
+    rm -rf "$control" "$build/merged"
+    mkdir "$build/merged"
+    "$program" -merge=1 -use_counters=0 -max_len=16384 -merge_control_file="$control" \
+      "$build/merged" "$corpus" "$kept" 2>"$found/merge.log"
+    python3 tests/support/fuzz_keep.py "$control" "$kept"
+  done
   exit
 fi
 
-# Instrumented: the target and the room it is about. The rest, with kernels that need flags of their own, is from the
-# release build.
-max_len=4096 libraries=""
-platform="runtime/platform/file.cc runtime/platform/json.cc runtime/platform/mapped_file.cc runtime/platform/printable.cc"
-case $target in
-  gguf) sources="tests/formats/gguf_fuzz.cc runtime/formats/*.cc $platform" ;;
-  tokenizer) sources="tests/text/tokenizer_fuzz.cc tests/text/vocab_files.cc runtime/text/*.cc runtime/formats/*.cc
-             $platform" max_len=16384 libraries="-lgtest" ;;
-  kv_snapshot) sources="tests/cache/kv_snapshot_fuzz.cc runtime/cache/*.cc runtime/platform/checksum.cc $platform"
-               max_len=16384 ;;
-  conllu) sources="tests/heads/conllu_fuzz.cc runtime/heads/conllu.cc $platform" ;;
-  kv_policy) sources="tests/cache/kv_policy_fuzz.cc runtime/cache/*.cc $platform" ;;
-  shape) sources="tests/memory/shape_fuzz.cc runtime/memory/*.cc $platform" ;;
-  plan) sources="tests/attention/plan_fuzz.cc runtime/attention/*.cc" max_len=256 ;;
-  attention) sources="tests/attention/attention_fuzz.cc tests/attention/attention_config.cc
-             tests/support/attention_reference.cc tests/support/kv_reference.cc runtime/attention/*.cc"
-             max_len=256 libraries="-lgtest" ;;
-  *) echo "fuzz.sh: unknown target '$target'; its head lists them" >&2; exit 2 ;;
-esac
-clang=$(command -v clang++ || command -v clang++-14) || {
-  echo "fuzz.sh: clang++ is missing: apt-get install clang" >&2
-  exit 1
-}
-cmake --preset release >/dev/null
-cmake --build build/release --target manyhead >/dev/null
-
-dir=build/fuzz/$target
-corpus=tests/corpus/${target}_fuzz
-mkdir -p "$dir/corpus"
-libraries="build/release/libmanyhead.a $libraries -ldnnl -lxxhash -lgomp"
-# shellcheck disable=SC2086  # lists of files
-"$clang" -std=c++20 -O1 -g -I. -Iinclude -DMANYHEAD_DCHECKS=1 -Wno-pragma-once-outside-header \
-  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $sources $libraries -o "$dir/fuzz"
-# shellcheck disable=SC2086
-"$clang" -std=c++20 -O1 -I. -Iinclude -DMANYHEAD_DCHECKS=1 $sources tests/support/fuzz_main.cc $libraries \
-  -o "$dir/replay"
-"$dir/replay" --write-seeds "$dir/corpus"
-if [ -d "$corpus" ]; then set -- "$corpus"; else set --; fi
-"$dir/fuzz" -max_total_time="$seconds" -max_len="$max_len" -rss_limit_mb=768 -timeout=10 \
-  -artifact_prefix="$dir/" -print_final_stats=1 "$dir/corpus" "$@"
+failed=0
+for target in $targets; do
+  prepare
+  rc=0
+  "$program" -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=20 -artifact_prefix="$found/" \
+    "$corpus" "$kept" >"$found/log" 2>&1 || rc=$?
+  # The last line of progress: #RUNS ... cov: EDGES ft: FEATURES corp: INPUTS/SIZE ...
+  printf '%-12s %s\n' "$target" "$(sed -n 's/^#\([0-9]*\).*\(cov: [0-9]* ft: [0-9]* corp: [^ ]*\).*/\1 runs \2/p' "$found/log" | tail -1)"
+  if [ "$rc" -ne 0 ]; then
+    failed=1
+    grep -n -m 40 -A 40 -e '==ERROR' -e '==.*ERROR' -e 'runtime error' -e 'a check failed' "$found/log" || tail -40 "$found/log"
+  fi
+done
+exit $failed

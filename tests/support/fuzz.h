@@ -24,10 +24,11 @@ inline void FuzzCheck(bool condition, const char* file = __builtin_FILE(),
   std::abort();
 }
 
-/// A reason is one line that says something.
+/// A reason is one line that says something, and does nothing to a terminal.
 inline void FuzzCheckMessage(const std::string& message, const char* file = __builtin_FILE(),
                              int line = __builtin_LINE()) {
-  const bool good = !message.empty() && message.find('\n') == std::string::npos;
+  bool good = !message.empty();
+  for (const char c : message) good = good && static_cast<unsigned char>(c) >= 0x20 && c != 0x7F;
   if (!good) std::fprintf(stderr, "message: '%s'\n", message.c_str());
   FuzzCheck(good, file, line);
 }

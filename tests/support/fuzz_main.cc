@@ -3,7 +3,6 @@
 //   NAME                   its seeds and 20,000 damaged variants, the same ones each time
 //   NAME --variants N      the same with N variants
 //   NAME FILE... FOLDER... the files, e.g. the crash that a fuzzer has found
-//   NAME --write-seeds DIR the seeds as files, to start a fuzzer from
 
 #include <algorithm>
 #include <cstdint>
@@ -69,12 +68,6 @@ bool RunFiles(const std::filesystem::path& path) {
 
 int main(int argc, char** argv) {
   const std::vector<std::string> seeds = FuzzSeeds();
-  if (argc == 3 && std::strcmp(argv[1], "--write-seeds") == 0) {
-    for (std::size_t i = 0; i < seeds.size(); ++i)
-      std::ofstream(std::string(argv[2]) + "/seed" + std::to_string(i), std::ios::binary)
-          << seeds[i];
-    return 0;
-  }
   const bool chosen = argc == 3 && std::strcmp(argv[1], "--variants") == 0;
   if (argc > 1 && !chosen) {
     for (int i = 1; i < argc; ++i) {

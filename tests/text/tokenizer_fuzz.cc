@@ -63,15 +63,16 @@ std::string Spell(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
 }
 
 void EncodeText(const Tokenizer& tokenizer, const std::string& text, bool byte_level) {
-  for (const bool special : {false, true}) {
-    const Result<std::vector<TokenId>> ids =
-        tokenizer.Encode(text, {.add_special = false, .parse_special = special});
-    if (!ids.ok()) {
-      FuzzCheckMessage(ids.status().message());
-      continue;
+  for (const bool add_special : {false, true}) {
+    for (const bool parse_special : {false, true}) {
+      const Result<std::vector<TokenId>> ids = tokenizer.Encode(text, {add_special, parse_special});
+      if (!ids.ok()) {
+        FuzzCheckMessage(ids.status().message());
+        continue;
+      }
+      const std::string spelled = Spell(tokenizer, *ids);
+      if (byte_level && !add_special) FuzzCheck(spelled == text);
     }
-    const std::string spelled = Spell(tokenizer, *ids);
-    if (byte_level) FuzzCheck(spelled == text);
   }
 }
 
@@ -89,6 +90,10 @@ void LoadVocabulary(const std::string& bytes) {
     if (id >= 0 && id < tokenizer->vocab_size()) all.push_back(static_cast<TokenId>(id));
   }
   Spell(*tokenizer, all);
+  std::vector<TokenId> known(tokenizer->end_tokens().begin(), tokenizer->end_tokens().end());
+  known.push_back(tokenizer->bos().value_or(0));
+  known.push_back(tokenizer->eos().value_or(0));
+  Spell(*tokenizer, known);
   EncodeText(*tokenizer, "hello  <|im_start|> w\u00f6rld \xff 12345\n", false);
 }
 
