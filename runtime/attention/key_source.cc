@@ -33,8 +33,10 @@ AttentionKeySource::AttentionKeySource(const AttentionPlan::Impl& plan,
   }
   const AttentionTensors& tensors = *plan.tensors_;
   const auto begin = [&](const TensorView<const void>& tensor, KvType type) {
+    const auto* data = static_cast<const std::byte*>(tensor.data);
+    if (data == nullptr) return data;  // there are no keys
     const std::int64_t offset = request.index * tensor.batch_stride + head * tensor.head_stride;
-    return static_cast<const std::byte*>(tensor.data) + offset * ElementBytes(type);
+    return data + offset * ElementBytes(type);
   };
   k_ = begin(tensors.k, tensors.k_type);
   v_ = begin(tensors.v, tensors.v_type);
