@@ -39,8 +39,8 @@ AttentionParams Params(FuzzBytes& bytes) {
   AttentionParams params;
   params.num_kv_heads = Size(bytes);
   const auto group = bytes.Take<std::uint8_t>();
-  params.num_heads =
-      group < 200 && params.num_kv_heads < 64 ? params.num_kv_heads * (group % 5) : Size(bytes);
+  const bool few = params.num_kv_heads > -64 && params.num_kv_heads < 64;
+  params.num_heads = group < 200 && few ? params.num_kv_heads * (group % 5) : Size(bytes);
   params.head_dim = Size(bytes);
   params.head_dim_v = Size(bytes);
   params.max_q_len = Size(bytes);
