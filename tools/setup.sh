@@ -6,9 +6,9 @@ packages=(
   libdnnl-dev ocl-icd-opencl-dev  # oneDNN, whose CMake file asks for OpenCL
   libxsimd-dev libxxhash-dev libpcre2-dev nlohmann-json3-dev libcli11-dev libeigen3-dev
   libgtest-dev libgmock-dev libbenchmark-dev
-  python3 ca-certificates
+  python3 python3-pip ca-certificates
 )
-test_packages=(python3-dev python3-venv python3-pip clang-format-14 doxygen dpkg-dev chromium)
+test_packages=(python3-dev python3-venv clang-format-14 doxygen dpkg-dev file chromium)
 
 build=build/release
 logs=build/logs

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/setup.sh
-[ $# -le 1 ] || die "usage: soak.sh [TOKENS]"
+[[ $# -le 1 && ${1:-1} =~ ^[1-9][0-9]*$ ]] || die "usage: soak.sh [TOKENS], TOKENS a whole number above 0"
 install_packages "${packages[@]}"
 build_targets soak
 exec "$build/tests/embedding/soak" tools/models/bundled.gguf "${1:-100000}"

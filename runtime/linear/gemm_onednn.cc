@@ -4,7 +4,6 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <signal.h>
 
-#include <mutex>
 
 #include "manyhead/isa.h"
 #include "runtime/platform/dcheck.h"
@@ -60,15 +59,16 @@ void RunGemm(const GemmTask& task) noexcept {
   if (!done) internal::PlainGemm(task);
 }
 
-void ConfigureGemm() noexcept {
-  static std::once_flag once;
-  std::call_once(once, [] {
+void ConfigureGemm() {
+  // Tried again by the next caller where there was no memory.
+  [[maybe_unused]] static const bool configured = [] {
     const Result<Isa> isa = SelectIsa();
-    if (!isa.ok() || *isa >= Isa::kAvx512) return;
+    if (!isa.ok() || *isa >= Isa::kAvx512) return true;
     // Refused when the program has used oneDNN before; its choice then stands.
     static_cast<void>(
         dnnl_set_max_cpu_isa(*isa == Isa::kAvx2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41));
-  });
+    return true;
+  }();
 }
 
 void internal::PlainGemm(const GemmTask& task) noexcept {

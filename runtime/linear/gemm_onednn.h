@@ -30,7 +30,8 @@ void RunGemm(const GemmTask& task) noexcept;
 /// Lowers oneDNN's instruction set to the one MANYHEAD_ISA names: avx2 to AVX2, scalar to SSE4.1,
 /// its lowest. It is a property of the process that oneDNN fixes at its first use, so it follows
 /// the variable and not the instruction set of a single workspace; call before the first RunGemm.
-void ConfigureGemm() noexcept;
+/// Throws bad_alloc.
+void ConfigureGemm();
 
 namespace internal {
 /// The plain loops.

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <string>
@@ -47,12 +49,12 @@ namespace {
 
 const std::string kModel = std::string(MANYHEAD_SOURCE_DIR) + "/tools/models/bundled.gguf";
 
-/// Runs call() with its n-th allocation failing, for each n or, where there are many, some of them,
+/// Runs call() with its n-th allocation failing, for the first 256 and some of those that follow,
 /// until it needs fewer. Whatever fails must say MH_OUT_OF_MEMORY. Returns how often it did.
 template <class Call>
 int FailEachAllocation(Call&& call) {
   int failed = 0;
-  for (std::int64_t n = 0;; n += 1 + n / 16) {
+  for (std::int64_t n = 0;; n += 1 + std::max<std::int64_t>(0, n - 256) / 16) {
     t_allocations_left = n;
     const mh_status status = call();
     t_allocations_left = -1;

@@ -133,8 +133,9 @@ def library_kind(build: pathlib.Path) -> str:
 def main(words: list[str]) -> int:
     mode = words.pop(0) if words[0].startswith("--") else ""
     build, consumer, work = (pathlib.Path(word).resolve() for word in words[:3])
-    if mode == "--package" and not (shutil.which("dpkg-deb") and shutil.which("dpkg-shlibdeps")):
-        print("skipped: dpkg-deb or dpkg-shlibdeps (package dpkg-dev) is not installed")
+    missing = [tool for tool in ("dpkg-deb", "dpkg-shlibdeps", "file") if not shutil.which(tool)]
+    if mode == "--package" and missing:
+        print(f"skipped: {missing} of the packages dpkg-dev and file are not installed")
         return SKIPPED
     for name in ("prefix", "consumer C++", "consumer C", "cpack", "root"):
         shutil.rmtree(work / name, ignore_errors=True)

@@ -11,8 +11,8 @@ import re
 import subprocess
 import sys
 
-TOP_LEVEL = {"runtime", "kernels", "include", "tests", "bench", "tools", "CMakeLists.txt",
-             "CMakePresets.json", "README.md", "LICENSE", "build"}
+FOLDERS = ("runtime", "kernels", "include", "tests", "bench", "tools")
+TOP_LEVEL = {*FOLDERS, "CMakeLists.txt", "CMakePresets.json", "README.md", "LICENSE", "build"}
 MAX_LINES = 599
 
 # Which rooms of runtime/ a room may include, besides itself.
@@ -79,11 +79,16 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def project_files(root: pathlib.Path) -> list[str]:
-    """What git tracks or would track; outside a checkout, every file but those of build/."""
-    listed = subprocess.run(["git", "-C", str(root), "ls-files", "-co", "--exclude-standard"],
-                            capture_output=True, text=True, check=False)
-    if listed.returncode == 0:
-        return [name for name in listed.stdout.splitlines() if (root / name).is_file()]
+    """What git tracks, or would track in the folders; outside a checkout, every file but those of build/."""
+    names: list[str] = []
+    for kind, *where in (["-c"], ["-o", "--exclude-standard", "--", *FOLDERS]):
+        listed = subprocess.run(["git", "-C", str(root), "ls-files", kind, *where], capture_output=True, text=True,
+                                check=False)
+        if listed.returncode != 0:
+            break
+        names += listed.stdout.splitlines()
+    else:
+        return [name for name in names if (root / name).is_file()]
     return [str(path.relative_to(root)) for path in root.rglob("*")
             if path.is_file() and path.relative_to(root).parts[0] != "build"]
 
