@@ -32,13 +32,18 @@
 
 #ifdef __cplusplus
 extern "C" {
+/// In C++ an enumeration that does not say so holds the values of its names alone, and to look at
+/// another, as a program in C may give, would be undefined.
+#define MH_ANY_INT : int
+#else
+#define MH_ANY_INT
 #endif
 #pragma GCC visibility push(default)
 
 // NOLINTBEGIN(readability-identifier-naming): names of C.
 
 /// What came of a call.
-typedef enum mh_status {
+typedef enum mh_status MH_ANY_INT {
   MH_OK = 0,                ///< done
   MH_INVALID_ARGUMENT = 1,  ///< an argument, shape or option is out of range, or NULL
   MH_UNSUPPORTED = 2,       ///< valid, but this CPU, build or combination cannot serve it
@@ -50,7 +55,7 @@ typedef enum mh_status {
 } mh_status;
 
 /// Number types of keys and values; see KvType in types.h for what each costs in accuracy.
-typedef enum mh_kv_type {
+typedef enum mh_kv_type MH_ANY_INT {
   MH_KV_F32 = 0,   ///< 4 bytes a number
   MH_KV_F16 = 1,   ///< 2 bytes, the default
   MH_KV_BF16 = 2,  ///< 2 bytes
@@ -59,7 +64,7 @@ typedef enum mh_kv_type {
 } mh_kv_type;
 
 /// Why a generation ended.
-typedef enum mh_stop_reason {
+typedef enum mh_stop_reason MH_ANY_INT {
   MH_STOP_MAX_TOKENS = 0,  ///< max_tokens were generated
   MH_STOP_END_TOKEN = 1,   ///< the model ended the text
   MH_STOP_TEXT = 2,        ///< a stop string appeared; the text ends before it
@@ -404,6 +409,7 @@ int64_t mh_plan_scratch_bytes(const mh_plan* plan);
 
 // NOLINTEND(readability-identifier-naming)
 
+#undef MH_ANY_INT
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -4,7 +4,6 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <signal.h>
 
-
 #include "manyhead/isa.h"
 #include "runtime/platform/dcheck.h"
 
