@@ -142,19 +142,22 @@ Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
 
 Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
   const std::size_t count = text_ends_.size();
-  // Before the arrays are widened: one may be as long as the file.
+  const auto check = [&](std::string_view key, std::int64_t entries) {
+    if (static_cast<std::size_t>(entries) == count) return Status();
+    return BadFile(key, " has ", entries, " entries; expected ", count,
+                   " as tokenizer.ggml.tokens has");
+  };
+  // Before the arrays are widened: one may be as long as the file. 0: absent, or empty.
   for (const std::string_view key : {kTypesKey, kScoresKey}) {
     const std::int64_t entries = file.Count(key);
-    if (entries != 0 && static_cast<std::size_t>(entries) != count) {
-      return BadFile(key, " has ", entries, " entries; expected ", count,
-                     " as tokenizer.ggml.tokens has");
-    }
+    if (Status status = check(key, entries); entries != 0 && !status.ok()) return status;
   }
   Result<std::optional<std::vector<std::int64_t>>> types = file.GetInts(kTypesKey);
   if (!types.ok()) return types.status();
   kinds_.assign(count, TokenKind::kNormal);
   if (types->has_value()) {
     const std::vector<std::int64_t>& values = **types;
+    if (Status status = check(kTypesKey, std::ssize(values)); !status.ok()) return status;
     for (std::size_t i = 0; i < count; ++i) {
       if (values[i] < 0 || values[i] > static_cast<int>(TokenKind::kByte)) {
         return BadFile(kTypesKey, "[", i, "] = ", values[i], "; expected 0..6");
@@ -167,6 +170,7 @@ Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
   if (!scores.ok()) return scores.status();
   if (!scores->has_value()) return {};
   scores_ = std::move(**scores);
+  if (Status status = check(kScoresKey, std::ssize(scores_)); !status.ok()) return status;
   for (std::size_t i = 0; i < count; ++i) {
     if (std::isnan(scores_[i])) return BadFile(kScoresKey, "[", i, "] is not a number");
   }

@@ -53,6 +53,11 @@ TEST(Vocabulary, ArraysOfAnotherLength) {
   vocab = SpmVocab();
   vocab.scores.push_back(0);
   EXPECT_THAT(ErrorOf(vocab.Writer()), HasSubstr("scores has 260 entries; expected 259"));
+  vocab.scores.clear();
+  EXPECT_THAT(ErrorOf(vocab.Writer()), HasSubstr("scores has 0 entries; expected 259"));
+  vocab = SpmVocab();
+  vocab.types.clear();
+  EXPECT_THAT(ErrorOf(vocab.Writer()), HasSubstr("token_type has 0 entries; expected 259"));
 }
 
 TEST(Vocabulary, ValuesOutOfRange) {
