@@ -244,9 +244,10 @@ ValueRuns RunsOf(const AttentionBlock& block, std::int64_t v_row, KeyBits seen) 
       const std::int64_t from = __builtin_ctzll(left), count = __builtin_ctzll(~(left >> from));
       const std::int64_t offset = from * block.v_stride;
       const F16* groups = static_cast<const F16*>(block.v_scales[t]);
+      if constexpr (std::is_same_v<T, I4>) groups += from * 2 * ValueGroups(v_row);
       runs.run[runs.count++] = {static_cast<const T*>(block.v[t]) + offset,
-                                static_cast<const T*>(block.next_v[t]) + offset,
-                                groups + from * 2 * ValueGroups(v_row), t * kKvTile + from, count};
+                                static_cast<const T*>(block.next_v[t]) + offset, groups,
+                                t * kKvTile + from, count};
       left &= ~(((KeyBits{1} << count) - 1) << from);
     }
   }
