@@ -35,7 +35,7 @@ prepare() {
   }
   program=$(ls "$build"/tests/*/"${target}_fuzz")
   corpus=$build/corpus/$target found=$build/found/$target kept=tests/corpus/${target}_fuzz
-  mkdir -p "$corpus" "$found" "$kept"
+  mkdir -p "$corpus" "$found"
   "$program" --write-seeds "$corpus"
 }
 
@@ -46,7 +46,7 @@ if [ "$mode" = keep ]; then
     rm -rf "$control" "$build/merged"
     mkdir "$build/merged"
     "$program" -merge=1 -use_counters=0 -max_len=16384 -merge_control_file="$control" \
-      "$build/merged" "$corpus" "$kept" 2>"$found/merge.log"
+      "$build/merged" "$corpus" $(ls -d "$kept" 2>/dev/null) 2>"$found/merge.log"
     python3 tests/support/fuzz_keep.py "$control" "$kept"
   done
   exit
@@ -57,7 +57,7 @@ for target in $targets; do
   prepare
   rc=0
   "$program" -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=20 -artifact_prefix="$found/" \
-    "$corpus" "$kept" >"$found/log" 2>&1 || rc=$?
+    "$corpus" $(ls -d "$kept" 2>/dev/null) >"$found/log" 2>&1 || rc=$?
   # The last line of progress: #RUNS ... cov: EDGES ft: FEATURES corp: INPUTS/SIZE ...
   printf '%-12s %s\n' "$target" "$(sed -n 's/^#\([0-9]*\).*\(cov: [0-9]* ft: [0-9]* corp: [^ ]*\).*/\1 runs \2/p' "$found/log" | tail -1)"
   if [ "$rc" -ne 0 ]; then

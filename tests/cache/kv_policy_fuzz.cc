@@ -57,5 +57,6 @@ std::vector<std::string> FuzzSeeds() {
           R"js({"heads": [{"policy": "window(32)"}, {"layers": [0, "1-2"], "kv_heads": ["0-0"],
                "k_type": "int8", "v_type": "int4", "policy": "sink(2)+recent(16)"}]})js",
           R"js({"heads": [{"layers": [2], "policy": "off"}, {"k_type": "bf16"}]})js",
+          R"js({"heads": [{"layers": ["0-2"], "kv_heads": [1000, "7-99999"]}]})js",
           R"js({"heads": [{"layers": [[[7]]], "policy": {"a": [1.5e300, null, "é"]}}]})js"};
 }

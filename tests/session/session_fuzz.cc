@@ -20,12 +20,14 @@ using manyhead::testing::MemoryFile;
 
 namespace {
 
-constexpr std::int64_t kContext = 48;
+constexpr std::int64_t kContext = 80;
 
 const Model& Tiny() {
   static const Model model = [] {
     manyhead::testing::TinyModel tiny;
+    tiny.layers = 1;
     tiny.d_model = tiny.ffn_dim = 8;
+    tiny.num_heads = tiny.num_kv_heads = 2;
     tiny.head_dim = 4;
     tiny.MakeWeights(1);
     static const MemoryFile file;  // stays mapped
@@ -39,8 +41,7 @@ Session MakeSession(manyhead::KvType type) {
   manyhead::SessionOptions options;
   options.context = kContext;
   options.k_type = options.v_type = type;
-  options.kv_policy =
-      R"js({"heads": [{"layers": [1], "kv_heads": [0], "policy": "sink(2)+recent(5)"}]})js";
+  options.kv_policy = R"js({"heads": [{"kv_heads": [0], "policy": "sink(2)+recent(5)"}]})js";
   options.chunk = 16;
   options.threads = 1;
   return *Session::Create(Tiny(), options);
@@ -58,8 +59,14 @@ void Restore(Session& session, const std::string& path, bool convert_types) {
   }
   const std::int64_t length = session.length();
   FuzzCheck(length <= kContext);
+  for (const TokenId id : session.tokens()) FuzzCheck(id >= 0 && id < Tiny().config().vocab_size);
   if (length + 1 <= kContext) FuzzCheck(session.Append(one).ok());
-  FuzzCheck(session.Truncate(length / 2).ok() && session.length() == length / 2);
+  for (const std::int64_t kept : {length - 1, length / 2}) {
+    if (kept < 0) continue;
+    FuzzCheck(session.Truncate(kept).ok() && session.length() == kept);
+    if (kept > 0) FuzzCheck(session.Append(one).ok());
+    FuzzCheck(session.Truncate(kept).ok());
+  }
   FuzzCheck(session.Append(one).ok());
 }
 
@@ -85,7 +92,7 @@ std::vector<std::string> FuzzSeeds() {
   const manyhead::testing::TempDir folder;
   const std::string path = folder.File("seed");
   std::vector<std::string> seeds;
-  for (const std::size_t tokens : {0U, 1U, 12U, 20U}) {
+  for (const std::size_t tokens : {0U, 1U, 12U, 50U}) {
     const std::vector<TokenId> ids(tokens, 40);
     if (tokens > 0) FuzzCheck(session.Append(ids).ok());
     FuzzCheck(session.Save(path).ok());

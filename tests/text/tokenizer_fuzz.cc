@@ -1,6 +1,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "manyhead/tokenizer.h"
 #include "tests/support/fuzz.h"
 #include "tests/support/fuzz_bytes.h"
+#include "tests/support/gguf_edits.h"
 #include "tests/support/memory_file.h"
 #include "tests/text/vocab_files.h"
 
@@ -16,12 +18,13 @@ using manyhead::EncodeOptions;
 using manyhead::Result;
 using manyhead::TokenId;
 using manyhead::Tokenizer;
+using manyhead::testing::GgufEdits;
 using manyhead::testing::MemoryFile;
 using manyhead::testing::VocabFile;
 
 namespace {
 
-constexpr std::uint8_t kTexts = 3;  // kinds of inputs that are texts; others are vocabularies
+constexpr std::uint8_t kVocabs = 3;
 
 void AddWords(VocabFile& vocab, std::string_view space) {
   vocab.Merge("h", "e");
@@ -47,7 +50,12 @@ manyhead::testing::GgufWriter Vocab(std::uint8_t kind) {
   }
   vocab.Add("<|im_start|>", kControl);
   vocab.Add("    ", kUserDefined);
-  return vocab.Writer();
+  manyhead::testing::GgufWriter writer = vocab.Writer();
+  writer.Add("tokenizer.ggml.bos_token_id", 1U).Add("tokenizer.ggml.eos_token_id", 2U);
+  writer.Add("tokenizer.ggml.eot_token_id", 3U).Add("tokenizer.ggml.unknown_token_id", 0U);
+  writer.Add("tokenizer.ggml.add_bos_token", true).Add("tokenizer.ggml.add_eos_token", true);
+  writer.Add("tokenizer.ggml.add_space_prefix", true);
+  return writer;
 }
 
 /// Everything about `ids` and the text they spell agrees.
@@ -98,23 +106,26 @@ void LoadVocabulary(const std::string& bytes) {
 }
 
 const Tokenizer& Fixed(std::uint8_t kind) {
-  static const std::array<Tokenizer, kTexts> tokenizers = {manyhead::testing::MustLoad(Vocab(0)),
-                                                           manyhead::testing::MustLoad(Vocab(1)),
-                                                           manyhead::testing::MustLoad(Vocab(2))};
+  static const std::array<Tokenizer, kVocabs> tokenizers = {manyhead::testing::MustLoad(Vocab(0)),
+                                                            manyhead::testing::MustLoad(Vocab(1)),
+                                                            manyhead::testing::MustLoad(Vocab(2))};
   return tokenizers.at(kind);
 }
 
 }  // namespace
 
-// The first byte chooses: the rest is text for one of three tokenizers, or a vocabulary as a GGUF
-// file. Text becomes known tokens, which spell it exactly where tokens are made of bytes.
+// The first byte chooses: the rest is text for one of three tokenizers, what is changed in one of
+// their vocabularies, or a vocabulary as a GGUF file. Text becomes known tokens, which spell it
+// exactly where tokens are made of bytes.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const std::array<GgufEdits, kVocabs> edits = {
+      GgufEdits(Vocab(0).Bytes()), GgufEdits(Vocab(1).Bytes()), GgufEdits(Vocab(2).Bytes())};
   manyhead::testing::FuzzBytes bytes(data, size);
-  const auto kind = static_cast<std::uint8_t>(bytes.Take<std::uint8_t>() % (2 * kTexts));
-  if (kind < kTexts) {
+  const auto kind = static_cast<std::uint8_t>(bytes.Take<std::uint8_t>() % (2 * kVocabs + 1));
+  if (kind < kVocabs) {
     EncodeText(Fixed(kind), bytes.Rest(), kind > 0);
   } else {
-    LoadVocabulary(bytes.Rest());
+    LoadVocabulary(kind < 2 * kVocabs ? edits.at(kind - kVocabs).Apply(bytes) : bytes.Rest());
   }
   return 0;
 }
@@ -124,9 +135,14 @@ std::vector<std::string> FuzzSeeds() {
                                "h\u00e9llo \u4e16\u754c \U0001f600 <|im_start|>     x",
                                std::string("\xff\xc3\x28\xe2\x82 \x00 a", 9)};
   std::vector<std::string> seeds;
-  for (std::uint8_t kind = 0; kind < kTexts; ++kind) {
-    for (const std::string& text : texts) seeds.push_back(static_cast<char>(kind) + text);
-    seeds.push_back(static_cast<char>(kTexts + kind) + Vocab(kind).Bytes());
+  std::mt19937 random(1);
+  for (std::uint8_t vocab = 0; vocab < kVocabs; ++vocab) {
+    for (const std::string& text : texts) seeds.push_back(static_cast<char>(vocab) + text);
+    for (int i = 0; i < 20; ++i) {
+      seeds.emplace_back(1, static_cast<char>(kVocabs + vocab));
+      for (int j = 0; j < i % 9; ++j) seeds.back() += static_cast<char>(random());
+    }
+    seeds.push_back(static_cast<char>(2 * kVocabs) + Vocab(vocab).Bytes());
   }
   return seeds;
 }
