@@ -21,7 +21,7 @@ if [ ! -e prefix/lib/cmake/dnnl ]; then
   cp -a unpacked/*.data/data/. prefix/
 fi
 cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -Ddnnl_DIR="$PWD/prefix/lib/cmake/dnnl" \
-  -DMANYHEAD_BUILD_TOOLS=OFF -DMANYHEAD_BUILD_BENCH=OFF -DMANYHEAD_BUILD_TESTS=ON >>"$log" 2>&1 || fail "cmake"
+  -DMANYHEAD_BUILD_BENCH=OFF -DMANYHEAD_BUILD_TESTS=ON -DMANYHEAD_WERROR=ON >>"$log" 2>&1 || fail "cmake"
 cmake --build "$build" --target gemm_test linear_test >>"$log" 2>&1 || fail "the build"
 for test in gemm_test "linear_test --gtest_filter=*F32*"; do
   LD_LIBRARY_PATH="$PWD/prefix/lib" "$build"/tests/linear/$test --gtest_brief=1 >>"$log" 2>&1 || fail "$test"
