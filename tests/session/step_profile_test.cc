@@ -57,15 +57,22 @@ TEST(StepProfile, PhasesMakeUpTheTimeOfTheSteps) {
   const std::vector<TokenId> ids = Ids(100);
   ASSERT_TRUE(session->Append(ids).ok());
   StepProfile profile;
-  session->SetProfile(&profile);
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(session->Append({&ids[i], 1}).ok());
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  EXPECT_EQ(profile.steps, 100);
-  EXPECT_EQ(profile.tokens, 100);
-  EXPECT_LE(Seconds(profile), seconds);
-  EXPECT_GE(Seconds(profile), 0.8 * seconds);  // 0.98 on an idle machine
+  double share = 0;
+  // 0.98 on an idle machine; where others want the CPU, it may be gone between two phases.
+  for (int attempt = 0; attempt < 50 && share < 0.8; ++attempt) {
+    ASSERT_TRUE(session->Truncate(100).ok());
+    profile = {};
+    session->SetProfile(&profile);
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 100; ++i) ASSERT_TRUE(session->Append({&ids[i], 1}).ok());
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    EXPECT_EQ(profile.steps, 100);
+    EXPECT_EQ(profile.tokens, 100);
+    EXPECT_LE(Seconds(profile), seconds);
+    share = Seconds(profile) / seconds;
+  }
+  EXPECT_GE(share, 0.8);
   for (std::size_t i = 0; i < kNumStepPhases; ++i) {
     EXPECT_GT(profile.phases[i].seconds, 0) << StepPhaseName(static_cast<StepPhase>(i));
     EXPECT_EQ(profile.phases[i].waiting_seconds, 0) << "one thread waits for none";
@@ -163,23 +170,29 @@ TEST(StepProfile, NothingIsAddedOnceItIsOff) {
 TEST(StepTimer, AThreadThatIsWaitedForWorksAndTheOtherWaits) {
   using std::chrono::milliseconds;
   StepProfile profile;
-  StepTimer timer;
-  timer.SetProfile(&profile, 2);
-  int threads = 0;
-  std::thread([&] {  // whose teams have not slept yet
-    RunTeam(2, [&](Worker& worker) {
-      timer.Begin(worker);
-      if (worker.index() == 0) threads = worker.count();
-      if (worker.index() == 1) std::this_thread::sleep_for(milliseconds(40));
-      worker.Barrier();
-      timer.Mark(worker, StepPhase::kDown);
-      if (worker.index() == 0) std::this_thread::sleep_for(milliseconds(20));
-      worker.ForEach(1, [](std::int64_t) {});
-      timer.Mark(worker, StepPhase::kHead);
-    });
-  })
-      .join();
-  timer.Collect();
+  int threads = 2;
+  // A first thread that gets its CPU late waits less for the second.
+  for (int attempt = 0;
+       attempt < 20 && threads == 2 && profile[StepPhase::kDown].waiting_seconds < 0.015;
+       ++attempt) {
+    profile = {};
+    StepTimer timer;
+    timer.SetProfile(&profile, 2);
+    std::thread([&] {  // whose teams have not slept yet
+      RunTeam(2, [&](Worker& worker) {
+        timer.Begin(worker);
+        if (worker.index() == 0) threads = worker.count();
+        if (worker.index() == 1) std::this_thread::sleep_for(milliseconds(40));
+        worker.Barrier();
+        timer.Mark(worker, StepPhase::kDown);
+        if (worker.index() == 0) std::this_thread::sleep_for(milliseconds(20));
+        worker.ForEach(1, [](std::int64_t) {});
+        timer.Mark(worker, StepPhase::kHead);
+      });
+    })
+        .join();
+    timer.Collect();
+  }
   if (threads < 2) GTEST_SKIP() << "the system gave one thread";
   // The mean of two threads: one slept, the other waited.
   const PhaseCost &down = profile[StepPhase::kDown], &head = profile[StepPhase::kHead];

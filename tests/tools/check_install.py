@@ -30,7 +30,7 @@ def run(*command: str | pathlib.Path, **settings) -> str:
 
 
 def configure_and_build(source: pathlib.Path, build: pathlib.Path, *options: str) -> None:
-    run("cmake", "-S", source, "-B", build, "-G", "Ninja", *options)
+    run("cmake", "--fresh", "-S", source, "-B", build, "-G", "Ninja", *options)
     run("cmake", "--build", build, "-j", str(min(2, os.cpu_count() or 1)))
 
 

@@ -410,7 +410,10 @@ class BenchTest(CommandTest):
         names = ["embedding", "query/key/value", "rotary + cache write", "attention", "attention output",
                  "norms + additions", "gate/up", "activation", "down", "head", "sampling", "barriers",
                  "everything else"]
-        decode, = self.json("bench", "--profile", "-n", "20", "-d", "40", "-r", "2", "-t", "1")
+        for _ in range(20):  # where others want the CPU, it may be gone between two phases
+            decode, = self.json("bench", "--profile", "-n", "20", "-d", "40", "-r", "2", "-t", "1")
+            if decode["phases"][-1]["percent"] < 20:
+                break
         self.assertEqual((decode["n_prompt"], decode["steps"], decode["tokens"]), (0, 40, 40))
         prompt, = self.json("bench", "--profile", "-p", "30", "-n", "0", "-r", "2", "-t", "2")
         self.assertEqual((prompt["n_prompt"], prompt["steps"], prompt["tokens"]), (30, 2, 60))
