@@ -2,11 +2,12 @@
 """Chooses inputs of a fuzzer to keep: fuzz_keep.py CONTROL_FILE FOLDER.
 
 CONTROL_FILE is what libFuzzer's -merge=1 -merge_control_file= wrote: the features of each input. Those that cover most,
-at most 60 of 16 KiB and 24 KiB together, become FOLDER, named by their contents.
+at most 60 of 16 KiB and 24 KiB together, replace those that were chosen before in FOLDER, which are named by their
+contents; files of other names, such as crash-*, stay.
 """
 import hashlib
 import pathlib
-import shutil
+import re
 import sys
 
 MOST_FILES, MOST_BYTES, MOST_BYTES_IN_ALL = 60, 16 << 10, 24 << 10
@@ -22,8 +23,10 @@ def main(control, folder):
             features[int(index)] = set(values)
     inputs = {i: pathlib.Path(lines[2 + i]).read_bytes() for i in range(count)}
     left = {i: found for i, found in features.items() if len(inputs[i]) <= MOST_BYTES}
-    shutil.rmtree(folder, ignore_errors=True)
-    pathlib.Path(folder).mkdir(parents=True)
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    for old in pathlib.Path(folder).iterdir():
+        if re.fullmatch("[0-9a-f]{16}", old.name):
+            old.unlink()
     covered, bytes_kept, kept = set(), 0, 0
     while left and kept < MOST_FILES:
         # The most new features; of equals the smallest.
