@@ -33,6 +33,9 @@ status=0
 OMP_WAIT_POLICY=passive ctest --test-dir "$build" -j2 --output-on-failure --no-tests=error >"$log" 2>&1 || status=$?
 grep -E 'Skipped|\*\*\*|^[0-9]+% tests passed|Total Test time' "$log" || true
 [ $status -eq 0 ] || die "tests failed (whole log: $log)"
+# The short forms; both say what they run.
+tools/sanitize.sh quick
+tools/valgrind.sh quick
 if ! grep -qw avx512vl /proc/cpuinfo; then
   say "this CPU has no AVX-512: its kernels run on an emulated one"
   for test in "attention *LengthsAround*/avx512:*EveryPairOfTypes/avx512:*AttentionReports*/avx512" \
