@@ -27,7 +27,7 @@ done
 command -v clang++ >/dev/null || { echo "fuzz.sh: clang++ is missing: apt-get install clang libclang-rt-dev libomp-dev" >&2; exit 1; }
 cmake --preset fuzz >/dev/null
 
-# Builds $target, and makes its folders; sets `program`, `corpus`, `kept` and `found`.
+# Builds $target, and makes its folders; sets `program`, `inputs`, `kept` and `found`.
 prepare() {
   cmake --build "$build" --target "${target}_fuzz" >"$build/$target.build.log" || {
     cat "$build/$target.build.log" >&2
@@ -37,6 +37,8 @@ prepare() {
   corpus=$build/corpus/$target found=$build/found/$target kept=tests/corpus/${target}_fuzz
   mkdir -p "$corpus" "$found"
   "$program" --write-seeds "$corpus"
+  inputs=$corpus
+  if [ -d "$kept" ]; then inputs="$corpus $kept"; fi
 }
 
 if [ "$mode" = keep ]; then
@@ -45,8 +47,9 @@ if [ "$mode" = keep ]; then
     control=$build/$target.merge
     rm -rf "$control" "$build/merged"
     mkdir "$build/merged"
+    # shellcheck disable=SC2086  # folders
     "$program" -merge=1 -use_counters=0 -max_len=16384 -merge_control_file="$control" \
-      "$build/merged" "$corpus" $(ls -d "$kept" 2>/dev/null) 2>"$found/merge.log"
+      "$build/merged" $inputs 2>"$found/merge.log"
     python3 tests/support/fuzz_keep.py "$control" "$kept"
   done
   exit
@@ -56,10 +59,12 @@ failed=0
 for target in $targets; do
   prepare
   rc=0
+  # shellcheck disable=SC2086
   "$program" -max_total_time="$seconds" -rss_limit_mb=1024 -timeout=20 -artifact_prefix="$found/" \
-    "$corpus" $(ls -d "$kept" 2>/dev/null) >"$found/log" 2>&1 || rc=$?
+    $inputs >"$found/log" 2>&1 || rc=$?
   # The last line of progress: #RUNS ... cov: EDGES ft: FEATURES corp: INPUTS/SIZE ...
-  printf '%-12s %s\n' "$target" "$(sed -n 's/^#\([0-9]*\).*\(cov: [0-9]* ft: [0-9]* corp: [^ ]*\).*/\1 runs \2/p' "$found/log" | tail -1)"
+  reached=$(sed -n 's/^#\([0-9]*\).*\(cov: [0-9]* ft: [0-9]* corp: [^ ]*\).*/\1 runs \2/p' "$found/log" | tail -1)
+  printf '%-12s %s%s\n' "$target" "$([ "$rc" -eq 0 ] || echo "FINDING in $found; ")" "${reached:-0 runs}"
   if [ "$rc" -ne 0 ]; then
     failed=1
     grep -n -m 40 -A 40 -e '==ERROR' -e '==.*ERROR' -e 'runtime error' -e 'a check failed' "$found/log" || tail -40 "$found/log"
