@@ -13,7 +13,7 @@
 /// Errors    Every function that can fail returns an mh_status and changes nothing then, unless its
 ///           comment says otherwise. One line that names the thing and both values is kept in the
 ///           handle for `*_message`, until the next call with it that returns an mh_status;
-///           creators write it to the caller's mh_message. No exception, signal or abort crosses
+///           creators write it to the caller's mh_message. No exception or abort crosses
 ///           this interface; a NULL handle is MH_INVALID_ARGUMENT, and running out of memory
 ///           MH_OUT_OF_MEMORY. A pointer that is neither NULL nor of this library is not noticed.
 /// Threads   One call at a time for each handle; different handles are independent, but for
@@ -264,7 +264,7 @@ typedef struct mh_captured_row {
   int64_t position;      ///< of the query
   const float* weights;  ///< [position + 1] by key position; 0 where hidden or evicted
   float lse;             ///< natural log of the softmax denominator; -inf where no key is seen
-  float sink_share;      ///< of a sink logit: sum(weights) + sink_share = 1
+  float sink_share;      ///< of a sink logit: sum(weights) + sink_share = 1, 0 where no key is seen
 } mh_captured_row;
 
 /// Which rows a session shows; see CaptureOptions in heads.h.

@@ -50,6 +50,8 @@ HeadCapture::HeadCapture(const ModelConfig& config, std::int64_t context,
                          const CaptureOptions& options)
     : options_(options) {
   if (options_.last == -1) options_.last = context - 1;
+  // Beyond the context it shows `first` alone; positions and their sums stay small.
+  options_.every = std::min(options_.every, context);
   std::int64_t most_rows = 0;
   for (std::size_t l = 0; l < config.layers.size(); ++l) {
     const LayerConfig& shape = config.layers[l];

@@ -25,11 +25,16 @@ struct CpuidRegisters {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
 
-/// Zeros for a leaf that the CPU does not have.
-CpuidRegisters Cpuid(unsigned leaf, unsigned subleaf) noexcept {
-  CpuidRegisters bits;
-  __get_cpuid_count(leaf, subleaf, &bits.eax, &bits.ebx, &bits.ecx, &bits.edx);
-  return bits;
+/// Zeros for a leaf that the CPU does not have. Asked once: on a virtual machine the host answers,
+/// which takes some 20 us, and a decoding step may look several times.
+template <unsigned kLeaf, unsigned kSubleaf>
+const CpuidRegisters& Cpuid() noexcept {
+  static const CpuidRegisters registers = [] {
+    CpuidRegisters bits;
+    __get_cpuid_count(kLeaf, kSubleaf, &bits.eax, &bits.ebx, &bits.ecx, &bits.edx);
+    return bits;
+  }();
+  return registers;
 }
 
 /// The table behind __builtin_cpu_supports holds a feature only when CPUID has it and XCR0 says
@@ -38,7 +43,7 @@ CpuidRegisters Cpuid(unsigned leaf, unsigned subleaf) noexcept {
 bool CpuRuns(Isa isa) noexcept {
   constexpr unsigned kF16c = 1U << 29, kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    (Cpuid(1, 0).ecx & kF16c) != 0;
+                    (Cpuid<1, 0>().ecx & kF16c) != 0;
   switch (isa) {
     case Isa::kScalar:
       return true;
@@ -50,7 +55,7 @@ bool CpuRuns(Isa isa) noexcept {
              __builtin_cpu_supports("avx512vl");
     case Isa::kAmx:
       return CpuRuns(Isa::kAvx512) && __builtin_cpu_supports("avx512bf16") &&
-             (~Cpuid(7, 0).edx & (kAmxBf16 | kAmxTile)) == 0 && OsGrantsTiles();
+             (~Cpuid<7, 0>().edx & (kAmxBf16 | kAmxTile)) == 0 && OsGrantsTiles();
   }
   return false;
 }
@@ -60,7 +65,7 @@ bool CpuRuns(Isa isa) noexcept {
 bool CpuHasVnni(Isa isa) noexcept {
   constexpr std::uint32_t kAvxVnni = 1U << 4;
   if (!CpuRuns(isa) || isa == Isa::kScalar) return false;
-  return isa == Isa::kAvx2 ? (Cpuid(7, 1).eax & kAvxVnni) != 0
+  return isa == Isa::kAvx2 ? (Cpuid<7, 1>().eax & kAvxVnni) != 0
                            : __builtin_cpu_supports("avx512vnni") != 0;
 }
 

@@ -92,6 +92,18 @@ static void CheckCapture(mh_session* session, const int32_t* ids) {
   CHECK(mh_session_capture(session, &options) == MH_OK);
   CHECK(mh_session_append(session, ids + 1, 1, NULL) == MH_OK);
   CHECK(rows.count == 4 + 16);
+  mh_capture_options_init(&options);
+  memset(&rows, 0, sizeof rows);
+  options.on_row = AddRow;
+  options.user = &rows;
+  options.first = 20;
+  options.every = INT64_MAX; /* once its sum with `first` overflowed */
+  CHECK(mh_session_capture(session, &options) == MH_OK);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK(mh_session_append(session, ids, kTokens, NULL) == MH_OK);
+  CHECK(rows.count == 16 && rows.last_position == 20 && rows.worst_sum < 1e-4);
+  rows.count = 20;
+  CHECK(mh_session_truncate(session, 2) == MH_OK);
   CHECK(mh_session_capture(session, NULL) == MH_OK);
   CHECK(mh_session_append(session, ids + 2, 1, NULL) == MH_OK);
   CHECK(rows.count == 20);

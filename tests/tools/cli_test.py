@@ -62,6 +62,9 @@ class UsageTest(CommandTest):
             self.assertIn(b"Examples:", result.stdout)
             self.assertEqual(result.stderr, b"")
 
+    def test_a_policy_longer_than_any_file_name(self):
+        self.fail_with(2, "is not a policy", "generate", "-p", "a", "--kv-policy", "[" * 5000)
+
     def test_usage_errors_are_one_line_and_code_2(self):
         generate = ["generate", "-p", "a"]
         for words, args in (

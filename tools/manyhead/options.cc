@@ -235,7 +235,8 @@ void AddKvPolicy(CLI::App& app, SessionFlags* flags) {
              flags->kv_policy = text;
              return;
            }
-           const bool is_file = std::filesystem::exists(text);
+           std::error_code ignored;  // of a text too long for a name
+           const bool is_file = std::filesystem::exists(text, ignored);
            if (const Status policy = ParseKvPolicy(text).status(); !is_file)
              Reject("--kv-policy", text, "a policy (" + policy.message() + "), nor a file");
            const Result<std::string> file = ReadFile(text, true);
