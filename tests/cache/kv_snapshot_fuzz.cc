@@ -8,8 +8,7 @@
 #include "manyhead/kv_cache.h"
 #include "tests/cache/cache_testing.h"
 #include "tests/support/fuzz.h"
-#include "tests/support/memory_file.h"
-#include "tests/support/snapshot_file.h"
+#include "tests/support/fuzz_snapshot.h"
 #include "tests/support/temp_dir.h"
 
 using manyhead::Append;
@@ -78,16 +77,12 @@ void Restore(KvCache& cache, const std::string& path, bool convert_types) {
 // Any bytes as a snapshot, their checksum as it is or made right: a reason, or sequences that can
 // be used like others. Either way every page comes back.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const manyhead::testing::MemoryFile memory;
   static KvCache same = *KvCache::Create(Params(KvType::kF16));
   static KvCache other = *KvCache::Create(Params(KvType::kInt8));
-  std::string bytes(reinterpret_cast<const char*>(data), size);
-  for (int i = 0; i < 2; ++i) {
-    FuzzCheck(memory.Set(bytes));
-    Restore(same, memory.path(), false);
-    Restore(other, memory.path(), true);
-    manyhead::testing::Resign(bytes);
-  }
+  manyhead::testing::FuzzSnapshot(data, size, [](const std::string& path) {
+    Restore(same, path, false);
+    Restore(other, path, true);
+  });
   return 0;
 }
 

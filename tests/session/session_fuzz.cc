@@ -8,8 +8,8 @@
 #include "manyhead/session.h"
 #include "tests/model/tiny_model.h"
 #include "tests/support/fuzz.h"
+#include "tests/support/fuzz_snapshot.h"
 #include "tests/support/memory_file.h"
-#include "tests/support/snapshot_file.h"
 #include "tests/support/temp_dir.h"
 
 using manyhead::Model;
@@ -74,16 +74,12 @@ void Restore(Session& session, const std::string& path, bool convert_types) {
 
 // Any bytes as a saved session, their checksum as it is or made right.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const MemoryFile memory;
   static Session same = MakeSession(manyhead::KvType::kF16);
   static Session other = MakeSession(manyhead::KvType::kInt8);
-  std::string bytes(reinterpret_cast<const char*>(data), size);
-  for (int i = 0; i < 2; ++i) {
-    FuzzCheck(memory.Set(bytes));
-    Restore(same, memory.path(), false);
-    Restore(other, memory.path(), true);
-    manyhead::testing::Resign(bytes);
-  }
+  manyhead::testing::FuzzSnapshot(data, size, [](const std::string& path) {
+    Restore(same, path, false);
+    Restore(other, path, true);
+  });
   return 0;
 }
 
