@@ -26,7 +26,7 @@ struct CpuidRegisters {
 };
 
 /// Zeros for a leaf that the CPU does not have. Asked once: on a virtual machine the host answers,
-/// which takes some 20 us, and a decoding step may look several times.
+/// which takes microseconds, and a profiled step looks once for each layer.
 template <unsigned kLeaf, unsigned kSubleaf>
 const CpuidRegisters& Cpuid() noexcept {
   static const CpuidRegisters registers = [] {
