@@ -149,17 +149,17 @@ Result<std::unique_ptr<Impl>> LoadLayerCircuits(const Model& model, std::int64_t
   impl->num_kv_heads = shape.num_kv_heads;
   const std::int64_t D = shape.head_dim, Dv = shape.head_dim_v;
   for (std::int64_t h = 0; h < shape.num_heads; ++h) {
-    MatrixXd query = ReadColumns(w.query, h * D, D, w.attention_norm);
-    ScaleColumns(w.query_norm, query);
+    MatrixXd query = ReadColumns(w.query, h * D, D, w.attention_norm.scale);
+    ScaleColumns(w.query_norm.scale, query);
     impl->query.push_back(MakeFactor(std::move(query)));
   }
   for (std::int64_t h = 0; h < shape.num_kv_heads; ++h) {
-    MatrixXd key = ReadColumns(w.key, h * D, D, w.attention_norm);
-    ScaleColumns(w.key_norm, key);
+    MatrixXd key = ReadColumns(w.key, h * D, D, w.attention_norm.scale);
+    ScaleColumns(w.key_norm.scale, key);
     impl->key.push_back(MakeFactor(std::move(key)));
-    impl->value.push_back(MakeFactor(ReadColumns(w.value, h * Dv, Dv, w.attention_norm)));
+    impl->value.push_back(MakeFactor(ReadColumns(w.value, h * Dv, Dv, w.attention_norm.scale)));
   }
-  for (MatrixXd& block : ReadOutput(w.output, shape.num_heads, w.post_attention_norm))
+  for (MatrixXd& block : ReadOutput(w.output, shape.num_heads, w.post_attention_norm.scale))
     impl->output.push_back(MakeFactor(std::move(block)));
   return impl;
 }

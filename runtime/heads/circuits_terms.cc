@@ -106,9 +106,10 @@ RowsF ReadRows(const WeightView& weight) {
 
 /// What a norm after attention makes of the projected rows: weights by column, a factor by row.
 void NormTerms(const LayerWeights& w, const RowsF& projected, float eps, RowsF& term) {
-  if (w.post_attention_norm.empty()) return;
+  if (w.post_attention_norm.kind == NormKind::kNone) return;
   const Eigen::Map<const Eigen::RowVectorXf> weights(
-      w.post_attention_norm.data(), static_cast<Eigen::Index>(w.post_attention_norm.size()));
+      w.post_attention_norm.scale.data(),
+      static_cast<Eigen::Index>(w.post_attention_norm.scale.size()));
   for (Eigen::Index t = 0; t < term.rows(); ++t) {
     const float rms =
         std::sqrt(projected.row(t).squaredNorm() / static_cast<float>(projected.cols()) + eps);

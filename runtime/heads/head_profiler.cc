@@ -154,7 +154,7 @@ void HeadProfiler::LookAt(int thread, const AttentionStep& step, std::int64_t po
 /// What the norm after attention, if there is one, divides a row by, inverted.
 double HeadProfiler::NormFactor(const AttentionStep& step, std::int64_t row) const noexcept {
   const auto& w = model_->weights.layers[static_cast<std::size_t>(step.layer)];
-  if (w.post_attention_norm.empty()) return 1;
+  if (w.post_attention_norm.kind == NormKind::kNone) return 1;
   const std::int64_t d = model_->config.d_model;
   const float* x = step.projected + row * d;
   double square = 0;

@@ -24,8 +24,8 @@ void TransposeOutput(Worker& worker, const LayerWeights& w, Isa isa, float* rows
     const std::int64_t first = block * kLanes, count = std::min(kLanes, d - first);
     for (std::int64_t r = 0; r < count; ++r) {
       DequantizeRow(w.output, isa, first + r, mine + r * width);
-      if (w.post_attention_norm.empty()) continue;
-      const float norm = w.post_attention_norm[static_cast<std::size_t>(first + r)];
+      if (w.post_attention_norm.kind == NormKind::kNone) continue;
+      const float norm = w.post_attention_norm.scale[static_cast<std::size_t>(first + r)];
       std::for_each_n(mine + r * width, width, [norm](float& x) { x *= norm; });
     }
     for (std::int64_t c = 0; c < width; ++c) {

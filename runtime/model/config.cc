@@ -249,6 +249,8 @@ Result<ModelConfig> ReadConfig(const GgufFile& file, const Family& family) {
   config.architecture = family.name;
   config.name = reader.String("general.name");
   config.activation = family.activation;
+  config.qk_norm = family.qk_norm;
+  config.post_norms = family.post_norms;
   config.d_model = reader.Int("embedding_length", 1, kMaxDim, -1);
   config.context_length = reader.Int("context_length", 1, kMaxContext, -1);
   config.norm_eps = static_cast<float>(reader.Float("attention.layer_norm_rms_epsilon", 0, 1e-5));

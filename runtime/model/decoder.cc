@@ -184,7 +184,7 @@ void Decoder::RunStep(Worker& worker, const Call& call, float* logits) noexcept 
 }
 
 /// The norm that reads the residual stream after `layer`: the next layer's, or the model's last.
-const std::vector<float>& Decoder::NormAfter(std::size_t layer) const noexcept {
+const NormWeights& Decoder::NormAfter(std::size_t layer) const noexcept {
   const ModelWeights& weights = model_->weights;
   return layer + 1 < weights.layers.size() ? weights.layers[layer + 1].attention_norm
                                            : weights.final_norm;
@@ -197,8 +197,8 @@ void Decoder::Embed(Worker& worker, const Call& call) noexcept {
     float* hidden = hidden_.data() + row * d;
     DequantizeRow(model_->weights.embedding, limits_.isa, call.ids[row], hidden);
     if (config.embedding_scale != 1) kernels_->scale(hidden, config.embedding_scale, d);
-    kernels_->rms_norm(hidden, model_->weights.layers[0].attention_norm.data(), config.norm_eps, d,
-                       normed_.data() + row * d);
+    kernels_->rms_norm(hidden, model_->weights.layers[0].attention_norm.scale.data(),
+                       config.norm_eps, d, normed_.data() + row * d);
     SetAngles(row, call.position + row);
     if ((row + 1) % kRowsRemembered == 0) ForgetEmbedding();
   });
@@ -276,10 +276,11 @@ void Decoder::RotateHeads(const LayerConfig& layer, const LayerWeights& w,
   const std::int64_t half = rope.config().rotary_dim / 2, D = layer.head_dim;
   const float* cosine = cosine_[layer.rope].data() + row * half;
   const float* sine = sine_[layer.rope].data() + row * half;
-  const auto rotate = [&](float* heads, std::int64_t count, const std::vector<float>& norm) {
-    if (!norm.empty())
+  const auto rotate = [&](float* heads, std::int64_t count, const NormWeights& norm) {
+    if (norm.kind != NormKind::kNone)
       for (std::int64_t h = 0; h < count; ++h)
-        kernels_->rms_norm(heads + h * D, norm.data(), model_->config.norm_eps, D, heads + h * D);
+        kernels_->rms_norm(heads + h * D, norm.scale.data(), model_->config.norm_eps, D,
+                           heads + h * D);
     rope.Rotate(cosine, sine, count, D, heads);
   };
   rotate(query_.data() + row * layer.num_heads * D, layer.num_heads, w.query_norm);
@@ -309,17 +310,17 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
 }
 
 /// hidden += post_norm(projected); normed = next_norm(hidden).
-void Decoder::AddAndNormalize(Worker& worker, std::int64_t rows,
-                              const std::vector<float>& post_norm,
-                              const std::vector<float>& next_norm) noexcept {
+void Decoder::AddAndNormalize(Worker& worker, std::int64_t rows, const NormWeights& post_norm,
+                              const NormWeights& next_norm) noexcept {
   const std::int64_t d = model_->config.d_model;
   const float eps = model_->config.norm_eps;
   worker.ForEach(rows, [&](std::int64_t row) {
     float* hidden = hidden_.data() + row * d;
     float* projected = projected_.data() + row * d;
-    if (!post_norm.empty()) kernels_->rms_norm(projected, post_norm.data(), eps, d, projected);
+    if (post_norm.kind != NormKind::kNone)
+      kernels_->rms_norm(projected, post_norm.scale.data(), eps, d, projected);
     kernels_->add(hidden, projected, d);
-    kernels_->rms_norm(hidden, next_norm.data(), eps, d, normed_.data() + row * d);
+    kernels_->rms_norm(hidden, next_norm.scale.data(), eps, d, normed_.data() + row * d);
   });
 }
 

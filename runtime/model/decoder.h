@@ -121,12 +121,12 @@ class Decoder {
   void ShowAttention(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void RotateHeads(const LayerConfig& layer, const LayerWeights& w, std::int64_t row) noexcept;
   void FeedForward(Worker& worker, const Call& call, std::size_t layer) noexcept;
-  void AddAndNormalize(Worker& worker, std::int64_t rows, const std::vector<float>& post_norm,
-                       const std::vector<float>& next_norm) noexcept;
+  void AddAndNormalize(Worker& worker, std::int64_t rows, const NormWeights& post_norm,
+                       const NormWeights& next_norm) noexcept;
   void RunHead(Worker& worker, std::int64_t begin, std::int64_t count, float* logits) noexcept;
   void AddProduct(StepPhase phase, const WeightView& weight, std::int64_t rows) noexcept;
   void AddAttention(const KvCache& cache, std::int64_t rows, std::int64_t length);
-  const std::vector<float>& NormAfter(std::size_t layer) const noexcept;
+  const NormWeights& NormAfter(std::size_t layer) const noexcept;
 
   const Model::Impl* model_;
   const kernels::VectorKernels* kernels_;

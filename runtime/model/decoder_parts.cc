@@ -84,7 +84,7 @@ void Decoder::SetAngles(std::int64_t row, std::int64_t position) noexcept {
 
 void Decoder::TakeHidden(Worker& worker, const Call& call) noexcept {
   const std::int64_t d = model_->config.d_model;
-  const std::vector<float>& norm = model_->weights.layers[call.part.first].attention_norm;
+  const std::vector<float>& norm = model_->weights.layers[call.part.first].attention_norm.scale;
   worker.ForEach(call.rows(), [&](std::int64_t row) {
     float* hidden = hidden_.data() + row * d;
     std::copy_n(call.part.hidden + row * d, d, hidden);

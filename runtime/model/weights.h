@@ -12,19 +12,29 @@
 
 namespace manyhead {
 
-/// The weights of one decoder layer. A vector that the family does not have is empty.
+/// A norm's parameters, widened to f32.
+struct NormWeights {
+  NormKind kind = NormKind::kNone;  ///< kNone: the layer has no such norm, and both are empty
+  std::vector<float> scale;
+  std::vector<float> shift;  ///< of kLayer
+};
+
+/// The weights of one decoder layer. ModelConfig says which of them a model has.
 struct LayerWeights {
-  std::vector<float> attention_norm, query_norm, key_norm, post_attention_norm;
-  std::vector<float> ffn_norm, post_ffn_norm;
-  std::vector<float> query_bias, key_bias, value_bias, output_bias;
+  NormWeights attention_norm, query_norm, key_norm, post_attention_norm;
+  NormWeights ffn_norm, post_ffn_norm;
+  std::vector<float> query_bias, key_bias, value_bias;  ///< with ModelConfig::qkv_bias
+  std::vector<float> output_bias;                       ///< with ModelConfig::output_bias
+  std::vector<float> gate_bias, up_bias, down_bias;     ///< with ModelConfig::ffn_bias
   WeightView query, key, value, output;  ///< [H*D, d], [K*D, d], [K*Dv, d], [d, H*Dv]
-  WeightView gate, up, down;             ///< [F, d], [F, d], [d, F]
+  WeightView gate, up, down;             ///< [F, d] of gated blocks, [F, d], [d, F]
 };
 
 struct ModelWeights {
   WeightView embedding;  ///< [vocab, d]
+  WeightView positions;  ///< [num_positions, d] with PositionKind::kLearned
   WeightView head;       ///< [vocab, d]: output logits; the embedding when tied
-  std::vector<float> final_norm;
+  NormWeights final_norm;
   std::vector<LayerWeights> layers;
 };
 
