@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "manyhead/export.h"
-#include "manyhead/heads.h"
+#include "manyhead/head_id.h"
 #include "manyhead/isa.h"
 #include "manyhead/model.h"
 #include "manyhead/status.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "manyhead/export.h"
-#include "manyhead/heads.h"
+#include "manyhead/head_id.h"
 #include "manyhead/isa.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cmath>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -9,17 +8,9 @@
 #include <vector>
 
 #include "manyhead/export.h"
+#include "manyhead/head_id.h"
 
 namespace MANYHEAD_API manyhead {
-
-/// A query head.
-struct HeadId {
-  std::int64_t layer = 0;  ///< from 0
-  std::int64_t head = 0;   ///< of the layer's H, from 0
-
-  /// By layer, then by head.
-  friend auto operator<=>(const HeadId&, const HeadId&) noexcept = default;
-};
 
 /// The attention weights of one query head at one query position.
 struct CapturedRow {

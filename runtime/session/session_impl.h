@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "manyhead/session.h"
-#include "runtime/heads/ablation_impl.h"
-#include "runtime/heads/head_observer.h"
+#include "runtime/heads/ablate/ablation_impl.h"
+#include "runtime/heads/observe/head_observer.h"
 #include "runtime/model/decoder.h"
 #include "runtime/platform/aligned_buffer.h"
 

@@ -7,11 +7,17 @@ namespace manyhead {
 std::string StopText::Push(std::string_view piece) {
   if (stopped_) return {};
   held_ += piece;
-  std::size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
-  if (first != std::string::npos) {
+  // The first occurrence of a stop string is also the one that ends first.
+  std::size_t begin = std::string::npos, end = std::string::npos;
+  for (const std::string& stop : stops_) {
+    const std::size_t at = held_.find(stop);
+    if (at == std::string::npos || at + stop.size() > end) continue;
+    begin = at + stop.size() < end ? at : std::min(begin, at);
+    end = at + stop.size();
+  }
+  if (begin != std::string::npos) {
     stopped_ = true;
-    return held_.substr(0, first);
+    return held_.substr(0, begin);
   }
   std::size_t keep = 0;  // the longest end of held_ that begins a stop string
   for (const std::string& stop : stops_)

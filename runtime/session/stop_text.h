@@ -6,8 +6,9 @@
 
 namespace manyhead {
 
-/// Ends a stream of text at the first of several strings, holding back what may be the begin of
-/// one.
+/// Ends a stream of text before the first of several stop strings: the one that ends first, and of
+/// those that end together the one that begins first. What is shown does not depend on how the
+/// stream is cut into pieces. Text that may be the beginning of a stop string is held back.
 class StopText {
  public:
   explicit StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {}

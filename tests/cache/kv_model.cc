@@ -3,13 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
-#include <set>
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
 #include "tests/cache/cache_testing.h"
-#include "tests/support/kv_reference.h"
 
 namespace manyhead::testing {
 namespace {
@@ -17,24 +14,6 @@ namespace {
 using State = ModelToken::State;
 
 std::int64_t CeilDiv(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-
-std::int64_t PowerOfTwo(std::int64_t least) {
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(least)));
-}
-
-std::vector<float> KeyRow(std::int64_t serial, std::int64_t layer, std::int64_t head,
-                          std::int64_t n) {
-  std::vector<float> row;
-  for (std::int64_t d = 0; d < n; ++d) row.push_back(KElement(serial, layer, head, d));
-  return row;
-}
-
-std::vector<float> ValueRow(std::int64_t serial, std::int64_t layer, std::int64_t head,
-                            std::int64_t n) {
-  std::vector<float> row;
-  for (std::int64_t d = 0; d < n; ++d) row.push_back(VElement(serial, layer, head, d));
-  return row;
-}
 
 }  // namespace
 
@@ -118,70 +97,12 @@ bool KvModel::IsShared(const ModelState& state, std::size_t index, int page) con
   return holders > 1;
 }
 
-void KvModel::GrowRooms(const HeadInfo& info, ModelHead& head, std::int64_t pages,
-                        std::int64_t holes) const {
-  if (info.off()) return;
-  head.pages_room = std::max(head.pages_room, PowerOfTwo(std::max<std::int64_t>(64, pages)));
-  if (holes > head.holes_room) head.holes_room = PowerOfTwo(std::max<std::int64_t>(4, holes));
-}
-
 ModelSequence KvModel::Empty() const {
   ModelSequence sequence;
   sequence.heads.resize(heads_.size());
   for (std::size_t i = 0; i < heads_.size(); ++i)
     sequence.heads[i].pages_room = heads_[i].off() ? 0 : 64;
   return sequence;
-}
-
-std::vector<std::int64_t> KvModel::PagesOf(const ModelState& state) const {
-  std::vector<std::int64_t> pages(heads_.size(), 0);
-  for (std::size_t i = 0; i < heads_.size(); ++i) {
-    std::set<int> numbers;
-    for (const auto& [id, sequence] : state.sequences)
-      numbers.insert(sequence.heads[i].pages.begin(), sequence.heads[i].pages.end());
-    numbers.erase(-1);
-    pages[i] = static_cast<std::int64_t>(numbers.size());
-  }
-  return pages;
-}
-
-std::int64_t KvModel::PageBytes(const ModelState& state) const {
-  const std::vector<std::int64_t> pages = PagesOf(state);
-  std::int64_t bytes = 0;
-  for (std::size_t i = 0; i < heads_.size(); ++i) bytes += pages[i] * heads_[i].page_bytes;
-  return bytes;
-}
-
-std::int64_t KvModel::SequenceTableBytes(const ModelSequence& sequence) const {
-  std::int64_t bytes = KvCache::Impl::SequenceBytes(static_cast<std::int64_t>(heads_.size()));
-  for (std::size_t i = 0; i < heads_.size(); ++i)
-    bytes += sequence.heads[i].pages_room * (heads_[i].scored() ? 16 : 8) +
-             sequence.heads[i].holes_room * 16;
-  return bytes;
-}
-
-std::int64_t KvModel::TableBytes(const ModelState& state) const {
-  std::int64_t bytes = KvCache::Impl::FixedBytes(cache_.params());
-  if (state.most_sequences > 0) bytes += KvCache::Impl::SlotBytes(state.most_sequences);
-  for (const auto& [id, sequence] : state.sequences) bytes += SequenceTableBytes(sequence);
-  // Two bits and four bytes a page, for powers of two of 64 pages.
-  for (const std::int64_t pages : state.most_pages)
-    if (pages > 0) bytes += PowerOfTwo(CeilDiv(pages, 64)) * (2 * 8 + 64 * 4);
-  return bytes;
-}
-
-void KvModel::NoteMost(ModelState& state) const {
-  const std::vector<std::int64_t> pages = PagesOf(state);
-  std::vector<std::int64_t> sums(num_size_classes_, 0);
-  for (std::size_t i = 0; i < heads_.size(); ++i) sums[heads_[i].size_class] += pages[i];
-  for (std::size_t c = 0; c < sums.size(); ++c)
-    state.most_pages[c] = std::max(state.most_pages[c], sums[c]);
-}
-
-bool KvModel::Fits(const ModelState& next) const {
-  const std::int64_t before = PageBytes(state_) + TableBytes(state_);
-  const std::int64_t after = PageBytes(next) + TableBytes(next);
-  return after <= before || after <= cache_.params().capacity_bytes;
 }
 
 void KvModel::Settle(ModelState next, const Status& status) {
@@ -516,64 +437,6 @@ void KvModel::FreeAll() {
   while (!state_.sequences.empty()) Free(state_.sequences.begin()->first);
   CheckUsage();
   EXPECT_EQ(cache_.usage().used_bytes, 0);
-}
-
-void KvModel::CheckToken(SequenceId id, std::size_t index, std::int64_t s) {
-  const HeadInfo& info = heads_[index];
-  const ModelHead& head = state_.sequences[id].heads[index];
-  const bool held = !info.off() && head.Held(s);
-  ASSERT_EQ(cache_.Holds(id, info.layer, info.head, s), held) << "position " << s;
-  std::vector<float> k(info.shape.head_dim), v(info.shape.head_dim_v);
-  ASSERT_EQ(cache_.Read(id, info.layer, info.head, s, k.data(), v.data()).ok(), held);
-  if (!held) return;
-  const std::int64_t serial = head.tokens[s].serial;
-  ASSERT_EQ(
-      k, StoredRows(info.params.k_type, KeyRow(serial, info.layer, info.head, info.shape.head_dim),
-                    info.shape.head_dim));
-  ASSERT_EQ(v, StoredRows(info.params.v_type,
-                          ValueRow(serial, info.layer, info.head, info.shape.head_dim_v),
-                          info.shape.head_dim_v));
-}
-
-void KvModel::CheckSample(SequenceId id) {
-  const ModelSequence& sequence = state_.sequences[id];
-  ASSERT_EQ(cache_.length(id), sequence.length);
-  ASSERT_EQ(cache_.impl().FirstQuery(id), sequence.first_query);
-  for (int i = 0; i < 6 && sequence.length > 0; ++i)
-    ASSERT_NO_FATAL_FAILURE(
-        CheckToken(id, Below(static_cast<std::int64_t>(heads_.size())), Below(sequence.length)));
-}
-
-void KvModel::CheckContents() {
-  for (const auto& [id, sequence] : state_.sequences)
-    for (std::size_t i = 0; i < heads_.size(); ++i)
-      for (std::int64_t s = 0; s < sequence.length; ++s)
-        ASSERT_NO_FATAL_FAILURE(CheckToken(id, i, s));
-}
-
-void KvModel::CheckUsage() {
-  const KvUsage usage = cache_.usage();
-  const std::vector<std::int64_t> pages = PagesOf(state_);
-  std::vector<std::vector<std::int64_t>> expected(cache_.params().layers.size());
-  for (std::size_t i = 0; i < heads_.size(); ++i)
-    expected[heads_[i].layer].push_back(pages[i] * heads_[i].page_bytes);
-  ASSERT_EQ(usage.head_bytes, expected);
-  ASSERT_EQ(usage.used_bytes, PageBytes(state_));
-  ASSERT_EQ(usage.table_bytes, TableBytes(state_));
-  ASSERT_LE(usage.used_bytes + usage.table_bytes, usage.capacity_bytes);
-  if (state_.sequences.empty()) return;
-  const SequenceId id = AnyId();
-  const ModelSequence& sequence = state_.sequences[id];
-  ASSERT_EQ(cache_.usage(id)->table_bytes, SequenceTableBytes(sequence));
-  const auto head_usage = *cache_.head_usage(id);
-  for (std::size_t i = 0; i < heads_.size(); ++i) {
-    const KvHeadUsage& one = head_usage[heads_[i].layer][heads_[i].head];
-    const ModelHead& head = sequence.heads[i];
-    ASSERT_EQ(one.tokens, head.HeldIn(0, static_cast<std::int64_t>(head.tokens.size())));
-    ASSERT_EQ(one.pages, static_cast<std::int64_t>(head.pages.size()) -
-                             std::count(head.pages.begin(), head.pages.end(), -1));
-    ASSERT_EQ(one.page_bytes, heads_[i].page_bytes);
-  }
 }
 
 KvCacheParams ModelParams(std::int64_t page_size) {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/heads/conllu.h"
+#include "runtime/heads/classify/conllu.h"
 #include "tests/support/fuzz.h"
 
 // Any bytes as a CoNLL-U file: a reason in one line, or sentences whose words lie in their text and

@@ -1,4 +1,4 @@
-#include "runtime/heads/conllu.h"
+#include "runtime/heads/classify/conllu.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

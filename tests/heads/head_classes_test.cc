@@ -15,7 +15,7 @@
 
 #include "manyhead/circuits.h"
 #include "manyhead/session.h"
-#include "runtime/heads/classify_probes.h"
+#include "runtime/heads/classify/classify_probes.h"
 #include "tests/heads/classes_testing.h"
 #include "tests/support/model_files.h"
 

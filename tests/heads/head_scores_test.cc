@@ -1,6 +1,6 @@
 // Scores from streamed rows against the definitions, applied to whole matrices.
 
-#include "runtime/heads/scores.h"
+#include "runtime/heads/classify/scores.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include "manyhead/heads.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
-#include "runtime/heads/head_observer.h"
+#include "runtime/heads/observe/head_observer.h"
 #include "runtime/model/decoder.h"
 
 namespace manyhead::testing {

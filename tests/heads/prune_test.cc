@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "manyhead/ablation.h"
+#include "manyhead/prune.h"
 #include "manyhead/session.h"
 #include "runtime/formats/gguf.h"
 #include "runtime/formats/gguf_output.h"

@@ -1,4 +1,4 @@
-#include "runtime/heads/row_stats.h"
+#include "runtime/heads/observe/row_stats.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // How often the strongest arc is a dependency, against the definition over whole matrices.
 
-#include "runtime/heads/scores_syntax.h"
+#include "runtime/heads/classify/scores_syntax.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

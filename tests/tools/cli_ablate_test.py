@@ -8,18 +8,16 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import tempfile
 import time
-import unittest
 
-import cli_test
+import cli_testing
+from cli_testing import TEXT
 
-TEXT = pathlib.Path(sys.argv[2], "tests/model/data/long.txt")
 EXACT = ("--math", "exact", "--kv-type", "f32")
 
 
-class AblateTest(cli_test.CommandTest):
+class AblateTest(cli_testing.CommandTest):
     def nll(self, *flags):
         return self.json("perplexity", "-f", "-", *flags, text=TEXT.read_bytes()[:299])["mean_nll"]
 
@@ -101,7 +99,7 @@ class AblateTest(cli_test.CommandTest):
 
     def test_interrupted_it_keeps_what_is_done(self):
         for delay in (0.2, 0.4, 0.8, 1.6, 3.2, 6.4):  # until one is late enough, and early enough
-            process = subprocess.Popen([cli_test.COMMAND, "heads", "ablate", "-f", str(TEXT), "-c", "1000",
+            process = subprocess.Popen([cli_testing.COMMAND, "heads", "ablate", "-f", str(TEXT), "-c", "1000",
                                         "--each", "-t", "1", "--math", "exact", "-o", "json"],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        env={**os.environ, "MANYHEAD_ISA": "scalar"})
@@ -121,5 +119,4 @@ class AblateTest(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.COMMAND, cli_test.SOURCE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    cli_testing.main()

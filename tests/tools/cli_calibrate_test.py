@@ -8,17 +8,15 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import tempfile
-import unittest
 
-import cli_test
+import cli_testing
+from cli_testing import TEXT
 
-TEXT = pathlib.Path(sys.argv[2], "tests/model/data/long.txt")
 FLAGS = ("calibrate", "-f", str(TEXT), "-c", "320", "--probe-tokens", "64")
 
 
-class CalibrateTest(cli_test.CommandTest):
+class CalibrateTest(cli_testing.CommandTest):
     def test_what_it_saves_is_what_it_promises(self):
         with tempfile.TemporaryDirectory() as folder:
             file = str(pathlib.Path(folder, "policy.json"))
@@ -75,7 +73,7 @@ class CalibrateTest(cli_test.CommandTest):
                        "40%", "--save", "no/such/folder/x")
 
     def test_interrupted_it_keeps_the_best_so_far(self):
-        process = subprocess.Popen([cli_test.COMMAND, "calibrate", "-f", str(TEXT), "-c", "4000",
+        process = subprocess.Popen([cli_testing.COMMAND, "calibrate", "-f", str(TEXT), "-c", "4000",
                                     "--budget", "50%", "-t", "1", "--math", "exact", "-o", "json"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    env={**os.environ, "MANYHEAD_ISA": "scalar"})
@@ -96,5 +94,4 @@ class CalibrateTest(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.COMMAND, cli_test.SOURCE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    cli_testing.main()

@@ -12,13 +12,11 @@ import json
 import math
 import os
 import pathlib
-import sys
 import tempfile
-import unittest
 
-import cli_test
+import cli_testing
+from cli_testing import TEXT
 
-TEXT = pathlib.Path(sys.argv[2], "tests/model/data/long.txt")
 # What would end a script or a comment, turn or break the line, and is no UTF-8; a token for each byte.
 HOSTILE = (b"</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>&lt;&amp;'\"`${x}\\"
            b"\x00\x01\x1b[31m\r\n\t\x7f\xc3\xa9\xff\xfe\xe2\x80\xae\xe2\x80\xa8\xed\xa0\x80 %DATA% %SCRIPT%")
@@ -26,10 +24,10 @@ HOSTILE = (b"</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>&
 
 @functools.cache
 def layers_of_bundled():
-    return json.loads(cli_test.run("info", "-m", "bundled", "-o", "json").stdout)["model"]["layers"]
+    return json.loads(cli_testing.run("info", "-m", "bundled", "-o", "json").stdout)["model"]["layers"]
 
 
-class ProfileTest(cli_test.CommandTest):
+class ProfileTest(cli_testing.CommandTest):
     def test_every_head_in_every_format(self):
         flags = ("heads", "profile", "-f", str(TEXT), "-c", "300", "--every", "5", "-t", "1")
         result = self.json(*flags)
@@ -60,7 +58,7 @@ class ProfileTest(cli_test.CommandTest):
         self.assertEqual(len(table.splitlines()), 1 + len(heads) + 3)
 
     def test_decoded_tokens_instead_of_the_text(self):
-        text = ("heads", "profile", "-p", cli_test.PROMPT, "-n", "16", "--every", "2")
+        text = ("heads", "profile", "-p", cli_testing.PROMPT, "-n", "16", "--every", "2")
         result = self.json(*text)
         self.assertEqual((result["tokens"], result["steps"]), (16, 16))
         self.assertEqual({head["rows"] for head in result["heads"]}, {8})
@@ -104,7 +102,7 @@ class Page(html.parser.HTMLParser):
             self.title += text
 
 
-class ReportTest(cli_test.CommandTest):
+class ReportTest(cli_testing.CommandTest):
     def page(self, *flags, **options):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "report.html")
@@ -234,11 +232,11 @@ class ReportTest(cli_test.CommandTest):
                 self.fail_with(1, f"{flag} is no JSON list of heads", *report, "--ascii", f"--{flag}", deep.name)
 
 
-class OutputsTest(cli_test.CommandTest):
+class OutputsTest(cli_testing.CommandTest):
     def test_what_is_read_is_never_written_over(self):
         with tempfile.TemporaryDirectory() as folder:
             model, text = pathlib.Path(folder, "m.gguf"), pathlib.Path(folder, "t.txt")
-            model.write_bytes((cli_test.SOURCE / "tools/models/bundled.gguf").read_bytes())
+            model.write_bytes((cli_testing.SOURCE / "tools/models/bundled.gguf").read_bytes())
             text.write_bytes(TEXT.read_bytes()[:600])
             before = model.read_bytes(), text.read_bytes()
             alias, hard = pathlib.Path(folder, "alias"), pathlib.Path(folder, "hard")
@@ -263,5 +261,4 @@ class OutputsTest(cli_test.CommandTest):
 
 
 if __name__ == "__main__":
-    cli_test.COMMAND, cli_test.SOURCE = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    cli_testing.main()

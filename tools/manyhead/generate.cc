@@ -158,6 +158,14 @@ Status SaveSession(const Flags& flags, Session& session, std::size_t prompt_toke
   return session.Save(flags.save_session);
 }
 
+/// What follows the generated text.
+void PrintEnd(const Model& model, const Session& session, const GenerateOptions& options,
+              const GenerateResult& result) {
+  Stdout::Write("\n");
+  PrintStatistics(model, session, options, result);
+  PrintTopLogits(model.tokenizer(), result);
+}
+
 int Run(const Flags& flags) {
   if (Status status = CheckSaveFolder(flags); !status.ok()) return Fail(status);
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
@@ -212,13 +220,10 @@ int Run(const Flags& flags) {
   }
   show_prompt();
   const Status saved = SaveSession(flags, *session, prompt->size(), *result);
-  if (human) {
-    Stdout::Write("\n");
-    PrintStatistics(*model, *session, options, *result);
-    PrintTopLogits(model->tokenizer(), *result);
-  } else {
+  if (human)
+    PrintEnd(*model, *session, options, *result);
+  else
     Stdout::WriteJson(ToJson(*model, *session, *prompt, options, *result));
-  }
   return saved.ok() ? Stdout::Finish() : Fail(saved);
 }
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "manyhead/ablation.h"
 #include "manyhead/model.h"
+#include "manyhead/prune.h"
 #include "manyhead/session.h"
 #include "tools/manyhead/ablate_flags.h"
 #include "tools/manyhead/commands.h"

@@ -261,6 +261,44 @@ void CheckFlags(const CLI::App& app, Flags& flags) {
   if (app.count("--vocab") == 0) flags.sweep.vocabs = {1024};
 }
 
+void AddFigure(CLI::App& app, Flags* flags) {
+  app.add_option("--figure", flags->figure,
+                 "Write a page with memory and speed against head count to FILE (HTML, or SVG by "
+                 "its name)")
+      ->type_name("FILE")
+      ->check([](const std::string& name) {
+        for (const char* end : {".html", ".htm", ".svg"})
+          if (name.ends_with(end)) return std::string();
+        return "'" + EscapeLine(name) + "' does not end with .html, .htm or .svg";
+      });
+}
+
+constexpr const char* kFooter =
+    "Every combination of the lists is planned. Bytes are exact: of pages of the KV cache (KV, "
+    "whole\n"
+    "pages, after eviction), of a session's buffers (scratch), of tensors (weights). total is "
+    "the most\n"
+    "that will be resident: weights as they are held, the cache with its tables at its largest, "
+    "scratch,\n"
+    "tokenizer, and the process itself. FLOPs are those of all `context` tokens; scores counts "
+    "every\n"
+    "pair of a query and a key, scores_seen what the causal mask and windows leave; the score "
+    "matrix\n"
+    "of one layer in f32 is what attention never stores.\n"
+    "--measure fills each context but for its last tokens as a prompt, decodes those, and puts "
+    "beside\n"
+    "the plan what its process held at most, cache bytes, speed, and the part of the roofline "
+    "decoding\n"
+    "reached; without --d-ff and --vocab it takes 4 d-model and 1024.\n"
+    "Examples:\n"
+    "  manyhead memory -m gemma3-270m -c 1k,32k --kv-type f16,int8\n"
+    "  manyhead memory --config config.json -c 128k --batch 1,4 -o json\n"
+    "  manyhead memory --d-model 4096 --heads 8,16,32,64 --layers 32 --d-ff 11008 --vocab 32000 "
+    ""
+    "-c 4k\n"
+    "  manyhead memory --measure --d-model 1024 --heads 4,8,16 --kv-heads 0,4,1 --layers 4 -c 2k "
+    "--figure heads.html";
+
 }  // namespace
 
 Command AddMemory(CLI::App& parent) {
@@ -294,41 +332,9 @@ Command AddMemory(CLI::App& parent) {
       "Also run each combination, in a process of its own: random weights, or those of -m");
   AddInt(*app, "-n,--n-gen", &flags->decode_tokens, {1, 1 << 20},
          "Last tokens of the context that --measure decodes one by one; at most all but the first");
-  app->add_option("--figure", flags->figure,
-                  "Write a page with memory and speed against head count to FILE (HTML, or SVG by "
-                  "its name)")
-      ->type_name("FILE")
-      ->check([](const std::string& name) {
-        for (const char* end : {".html", ".htm", ".svg"})
-          if (name.ends_with(end)) return std::string();
-        return "'" + EscapeLine(name) + "' does not end with .html, .htm or .svg";
-      });
+  AddFigure(*app, flags.get());
   AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
-  app->footer(
-      "Every combination of the lists is planned. Bytes are exact: of pages of the KV cache (KV, "
-      "whole\n"
-      "pages, after eviction), of a session's buffers (scratch), of tensors (weights). total is "
-      "the most\n"
-      "that will be resident: weights as they are held, the cache with its tables at its largest, "
-      "scratch,\n"
-      "tokenizer, and the process itself. FLOPs are those of all `context` tokens; scores counts "
-      "every\n"
-      "pair of a query and a key, scores_seen what the causal mask and windows leave; the score "
-      "matrix\n"
-      "of one layer in f32 is what attention never stores.\n"
-      "--measure fills each context but for its last tokens as a prompt, decodes those, and puts "
-      "beside\n"
-      "the plan what its process held at most, cache bytes, speed, and the part of the roofline "
-      "decoding\n"
-      "reached; without --d-ff and --vocab it takes 4 d-model and 1024.\n"
-      "Examples:\n"
-      "  manyhead memory -m gemma3-270m -c 1k,32k --kv-type f16,int8\n"
-      "  manyhead memory --config config.json -c 128k --batch 1,4 -o json\n"
-      "  manyhead memory --d-model 4096 --heads 8,16,32,64 --layers 32 --d-ff 11008 --vocab 32000 "
-      ""
-      "-c 4k\n"
-      "  manyhead memory --measure --d-model 1024 --heads 4,8,16 --kv-heads 0,4,1 --layers 4 -c 2k "
-      "--figure heads.html");
+  app->footer(kFooter);
   app->callback([flags, app] { CheckFlags(*app, *flags); });
   return {app, [flags] { return Run(*flags); }};
 }
