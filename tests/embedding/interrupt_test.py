@@ -8,14 +8,15 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 DELAYS = [0.004 * 1.35**i for i in range(16)]  # 4 ms to 0.36 s
 JOBS = (
     ("generate", "-p", "x7k2qz x7k2qz x7k", "-n", "100000000", "-c", "100000", "-o", "json"),
-    # Nearly all its time it reads the prompt.
-    ("generate", "-f", "{root}/README.md", "-n", "1", "-c", "100000", "-o", "json"),
-    ("perplexity", "-f", "{root}/README.md", "-c", "4096", "-o", "json"),
+    # It spends nearly all of its time on the prompt.
+    ("generate", "-f", "{text}", "-n", "1", "-c", "100000", "-o", "json"),
+    ("perplexity", "-f", "{text}", "-c", "4096", "-o", "json"),
 )
 
 
@@ -27,10 +28,22 @@ def interrupt(command: str, job: list[str], delay: float) -> tuple[int, bytes, b
     return process.returncode, output, errors
 
 
+def long_text(root: pathlib.Path, folder: str) -> pathlib.Path:
+    """A file of about 80,000 tokens, which no machine evaluates before the last signal."""
+    path, text = pathlib.Path(folder) / "text.txt", (root / "LICENSE").read_text(encoding="utf-8")
+    path.write_text(text * (80_000 // len(text) + 1), encoding="utf-8")
+    return path
+
+
 def main(command: str, root: pathlib.Path) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        return interrupt_all(command, long_text(root, folder))
+
+
+def interrupt_all(command: str, text: pathlib.Path) -> int:
     errors, results = [], 0
     for job in JOBS:
-        words = [word.replace("{root}", str(root)) for word in job]
+        words = [word.replace("{text}", str(text)) for word in job]
         for delay in DELAYS:
             code, output, messages = interrupt(command, words, delay)
             where = f"{job[0]} after {delay:.3f} s"

@@ -65,10 +65,10 @@ def check_library(prefix: pathlib.Path) -> None:
     print(run(sys.executable, ROOT / "tools/check_exports.py", library))
 
 
-def build_as_readme_says(work: pathlib.Path, prefix: pathlib.Path) -> None:
-    """The program of README's section on embedding, with its CMakeLists.txt."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block, = re.findall(r"^```cmake\n(.*?)^```", readme, flags=re.MULTILINE | re.DOTALL)
+def build_as_the_page_says(work: pathlib.Path, prefix: pathlib.Path) -> None:
+    """The program of the page on embedding in C++, with its CMakeLists.txt."""
+    page = (ROOT / "tools/docs/embed_cpp.md").read_text(encoding="utf-8")
+    block, = re.findall(r"^```cmake\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     source = work / "app"
     shutil.rmtree(source, ignore_errors=True)
     source.mkdir()
@@ -77,7 +77,7 @@ def build_as_readme_says(work: pathlib.Path, prefix: pathlib.Path) -> None:
     configure_and_build(source, source / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
     text = run(source / "build" / "app", ROOT / "tools/models/bundled.gguf", "x7k2qz x7k2qz x7k")
     assert text.startswith("2qz x7k2qz x7k2qz"), text
-    print("README's program:", text.splitlines()[0])
+    print("the page's program:", text.splitlines()[0])
 
 
 def load_by_name(consumer: pathlib.Path, work: pathlib.Path, prefix: pathlib.Path) -> None:
@@ -94,7 +94,7 @@ def check_prefix(consumer: pathlib.Path, work: pathlib.Path, prefix: pathlib.Pat
         build = work / f"consumer {name}"
         configure_and_build(source, build, f"-DCMAKE_PREFIX_PATH={prefix}")
         print(f"find_package, {name}:", run(build / "consumer"))
-    build_as_readme_says(work, prefix)
+    build_as_the_page_says(work, prefix)
     build_with_pkg_config(consumer, work, prefix)
     if list(prefix.rglob("libmanyhead.so")):
         load_by_name(consumer, work, prefix)

@@ -3,7 +3,8 @@
 
 Copies, moves, destructors and the declaration of what is private to the library mean in every class
 the same, so they have no comments and are left out; so is the attribute of the namespace. Lines of
-a comment that begin with a label, such as Errors, become items of a list.
+a comment that begin with a label, such as Errors, become items of a list. Links of a page that leave tools/docs become
+plain text, because what they lead to is not part of the site.
 """
 import pathlib
 import re
@@ -23,6 +24,7 @@ LINE = re.compile(rf"^\s*(?:{'|'.join(LEFT_OUT)})\s*$")
 # What a comment says about shapes, errors, threads and the like becomes a list.
 LABEL = re.compile(r"^(\s*/// )(Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|"
                    r"Policies|Sharing|Growth|Memory|Handles|Structs|Numbers|Norms|Rotation|Groups|lse)\s+(?=\S)")
+LINK_OUT = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")
 ONLY_INSIDE = "/// For other rooms of this library only: incomplete outside it."
 
 
@@ -33,6 +35,8 @@ def main(path: str) -> None:
                  for line in text.split("\n")]
         lines = [LABEL.sub(r"\1- **\2** ", line) for line in lines]
         text = "\n".join(lines).replace("namespace MANYHEAD_API manyhead", "namespace manyhead")
+    else:
+        text = LINK_OUT.sub(r"\1", text)
     sys.stdout.write(text)
 
 
