@@ -41,16 +41,16 @@ Result<std::vector<std::vector<float>>> MeasureMeans(const std::string& path, co
 
 }  // namespace
 
-void AddAblationMeans(CLI::App& app, AblationFlags* flags) {
-  app.add_option("--ablate-means", flags->means, "Measure the means of =mean on the text in FILE")
-      ->type_name("FILE");
+void AddAblationMeans(App app, AblationFlags* flags) {
+  app.AddOption("--ablate-means", &flags->means, "Measure the means of =mean on the text in FILE")
+      .Type("FILE");
 }
 
-void AddAblation(CLI::App& app, AblationFlags* flags) {
-  app.add_option("--ablate", flags->edits,
-                 "Change what heads give: LAYER.HEAD[=EDIT],..., or JSON, or a file of either; see "
-                 "below")
-      ->type_name("EDITS|JSON|FILE");
+void AddAblation(App app, AblationFlags* flags) {
+  app.AddOption("--ablate", &flags->edits,
+                "Change what heads give: LAYER.HEAD[=EDIT],..., or JSON, or a file of either; see "
+                "below")
+      .Type("EDITS|JSON|FILE");
   AddAblationMeans(app, flags);
 }
 

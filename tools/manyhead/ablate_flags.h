@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "manyhead/ablation.h"
@@ -19,9 +18,9 @@ struct AblationFlags {
 };
 
 /// --ablate and --ablate-means.
-void AddAblation(CLI::App& app, AblationFlags* flags);
+void AddAblation(App app, AblationFlags* flags);
 /// --ablate-means alone.
-void AddAblationMeans(CLI::App& app, AblationFlags* flags);
+void AddAblationMeans(App app, AblationFlags* flags);
 
 /// The edits, in the form of the command line or as JSON, themselves or in a file; with the means
 /// that they need.

@@ -202,26 +202,26 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-Command AddBench(CLI::App& parent) {
+Command AddBench(App parent) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = parent.add_subcommand("bench", "Measure the speed of a model");
-  AddModel(*app, &flags->model);
-  CLI::Option* const prompts =
-      AddIntList(*app, "-p,--n-prompt", &flags->prompts, {0, 1 << 24}, "Prompt lengths; 0 = none");
-  AddIntList(*app, "-n,--n-gen", &flags->gens, {0, 1 << 24},
+  const App app = parent.AddSubcommand("bench", "Measure the speed of a model");
+  AddModel(app, &flags->model);
+  const Option prompts =
+      AddIntList(app, "-p,--n-prompt", &flags->prompts, {0, 1 << 24}, "Prompt lengths; 0 = none");
+  AddIntList(app, "-n,--n-gen", &flags->gens, {0, 1 << 24},
              "Numbers of tokens to decode; 0 = none");
-  AddIntList(*app, "-d,--n-depth", &flags->depths, {0, 1 << 24}, "Tokens in the cache before");
-  AddIntList(*app, "-t,--threads", &flags->threads, {0, kMaxThreads},
+  AddIntList(app, "-d,--n-depth", &flags->depths, {0, 1 << 24}, "Tokens in the cache before");
+  AddIntList(app, "-t,--threads", &flags->threads, {0, kMaxThreads},
              "Thread counts; 0 = the CPUs this process may use");
-  AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each test");
-  AddKvTypeAndMath(*app, &flags->session);
-  AddKvPolicy(*app, &flags->session);
-  AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
-  app->add_flag("--profile", flags->profile, "Where the time of a step goes; no prompt unless -p");
-  app->add_flag("--profile-heads", flags->profile_heads,
-                "Profile every head meanwhile, as `heads profile` does, for what that costs");
-  app->require_subcommand(0, 1);
-  app->footer(
+  AddInt(app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each test");
+  AddKvTypeAndMath(app, &flags->session);
+  AddKvPolicy(app, &flags->session);
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
+  app.AddFlag("--profile", &flags->profile, "Where the time of a step goes; no prompt unless -p");
+  app.AddFlag("--profile-heads", &flags->profile_heads,
+              "Profile every head meanwhile, as `heads profile` does, for what that costs");
+  app.RequireSubcommands(0, 1);
+  app.Footer(
       "One row per prompt length and per number of decoded tokens, at each depth. A run that is "
       "not\n"
       "counted comes first; a decode row counts neither the prompt nor the depth. bandwidth is\n"
@@ -239,14 +239,14 @@ Command AddBench(CLI::App& parent) {
       "  manyhead bench\n"
       "  manyhead bench -m gemma3-270m -p 512 -n 64 -d 0,4096 -t 1,2 -r 5 -o json\n"
       "  manyhead bench --profile -d 4096");
-  app->callback([flags, prompts] {
-    if (flags->profile && prompts->count() == 0) flags->prompts = {0};
+  app.OnParsed([flags, prompts] {
+    if (flags->profile && !prompts.Given()) flags->prompts = {0};
     if (PlanTests(flags->prompts, flags->gens, flags->depths).empty())
-      throw CLI::ValidationError("bench", "nothing to measure: -p and -n are 0");
+      RejectUsage("bench", "nothing to measure: -p and -n are 0");
   });
-  const Command attention = AddBenchAttention(*app);
+  const Command attention = AddBenchAttention(app);
   return {app,
-          [flags, attention] { return attention.app->parsed() ? attention.run() : Run(*flags); }};
+          [flags, attention] { return attention.app.Parsed() ? attention.run() : Run(*flags); }};
 }
 
 }  // namespace manyhead::cli

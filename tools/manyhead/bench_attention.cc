@@ -205,28 +205,27 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-Command AddBenchAttention(CLI::App& bench) {
+Command AddBenchAttention(App bench) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = bench.add_subcommand("attention", "Measure one layer's attention over a cache");
+  const App app = bench.AddSubcommand("attention", "Measure one layer's attention over a cache");
   constexpr std::int64_t kMaxTokens = 1 << 24;
-  AddIntList(*app, "--heads", &flags->heads, {1, 65536}, "Query heads");
-  AddIntList(*app, "--kv-heads", &flags->kv_heads, {1, 65536}, "Key/value heads");
-  AddIntList(*app, "--head-dim", &flags->head_dims, {1, 1024}, "Elements of a head");
-  AddIntList(*app, "--q-len", &flags->q_lens, {1, kMaxTokens}, "Query tokens, the last of kv-len");
-  AddIntList(*app, "--kv-len", &flags->kv_lens, {1, kMaxTokens}, "Tokens in the cache");
-  AddChoiceList(*app, "--kv-type", &flags->kv_types, {"f16", "f32", "bf16", "int8", "int4"},
+  AddIntList(app, "--heads", &flags->heads, {1, 65536}, "Query heads");
+  AddIntList(app, "--kv-heads", &flags->kv_heads, {1, 65536}, "Key/value heads");
+  AddIntList(app, "--head-dim", &flags->head_dims, {1, 1024}, "Elements of a head");
+  AddIntList(app, "--q-len", &flags->q_lens, {1, kMaxTokens}, "Query tokens, the last of kv-len");
+  AddIntList(app, "--kv-len", &flags->kv_lens, {1, kMaxTokens}, "Tokens in the cache");
+  AddChoiceList(app, "--kv-type", &flags->kv_types, {"f16", "f32", "bf16", "int8", "int4"},
                 "Numbers of the cache");
-  AddIntList(*app, "--window", &flags->windows, {0, kMaxTokens}, "Tokens a query sees; 0 = all");
-  AddRealList(*app, "--softcap", &flags->softcaps, {0, 1 << 20},
-              "Soft-cap of the logits; 0 = none");
-  AddIntList(*app, "--sinks", &flags->sinks, {0, 1}, "1 = with a sink logit per head");
-  AddIntList(*app, "--alibi", &flags->alibi, {0, 1}, "1 = with ALiBi");
-  AddIntList(*app, "--off", &flags->offs, {0, 65536}, "KV heads that are off: nothing is read");
-  AddIntList(*app, "-t,--threads", &flags->threads, {0, kMaxThreads},
+  AddIntList(app, "--window", &flags->windows, {0, kMaxTokens}, "Tokens a query sees; 0 = all");
+  AddRealList(app, "--softcap", &flags->softcaps, {0, 1 << 20}, "Soft-cap of the logits; 0 = none");
+  AddIntList(app, "--sinks", &flags->sinks, {0, 1}, "1 = with a sink logit per head");
+  AddIntList(app, "--alibi", &flags->alibi, {0, 1}, "1 = with ALiBi");
+  AddIntList(app, "--off", &flags->offs, {0, 65536}, "KV heads that are off: nothing is read");
+  AddIntList(app, "-t,--threads", &flags->threads, {0, kMaxThreads},
              "Thread counts; 0 = the CPUs this process may use");
-  AddInt(*app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each");
-  AddChoice(*app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
-  app->footer(
+  AddInt(app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each");
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
+  app.Footer(
       "One row per combination of the lists. roofline is the least time that the memory bandwidth\n"
       "and the FMA peak, measured after the runs, allow, over the median; a cache that fits into\n"
       "the CPU's can be above 1. error compares a sample of rows with double precision.\n"

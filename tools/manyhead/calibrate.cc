@@ -158,55 +158,54 @@ int Run(const Flags& flags) {
   return Stdout::Finish();
 }
 
-void AddBudget(CLI::App& app, ByteBudget* budget) {
-  app.add_option_function<std::string>(
+void AddBudget(App app, ByteBudget* budget) {
+  app.AddParsed(
          "--budget",
          [=](const std::string& text) {
            const std::optional<ByteBudget> parsed = ParseByteBudget(text);
            if (!parsed)
-             throw CLI::ValidationError("--budget",
-                                        "'" + EscapeLine(text) +
-                                            "' is not a share such as 40%, at most 200%, nor "
-                                            "bytes such as 12M or 12582912, above 0");
+             RejectUsage("--budget", "'" + EscapeLine(text) +
+                                         "' is not a share such as 40%, at most 200%, nor "
+                                         "bytes such as 12M or 12582912, above 0");
            *budget = *parsed;
          },
          "Most bytes of the cache: a share of what f16 takes for the context, or bytes, K, M or G "
          "for 1024-fold")
-      ->type_name("N%|BYTES")
-      ->required();
+      .Type("N%|BYTES")
+      .Required();
 }
 
 }  // namespace
 
-Command AddCalibrate(CLI::App& parent) {
+Command AddCalibrate(App parent) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = parent.add_subcommand(
+  const App app = parent.AddSubcommand(
       "calibrate", "Choose how each KV head is stored, and what of it, within a budget of bytes");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  AddBudget(*app, &flags->budget);
-  app->add_option("-s,--save", flags->save, "Write the result to FILE, which --kv-policy reads")
-      ->type_name("FILE");
-  AddInt(*app, "-c,--context", &flags->session.context, {0},
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  AddBudget(app, &flags->budget);
+  app.AddOption("-s,--save", &flags->save, "Write the result to FILE, which --kv-policy reads")
+      .Type("FILE");
+  AddInt(app, "-c,--context", &flags->session.context, {0},
          "Tokens the budget is for, and of the text that are used, at least 256; 0 = the text's, "
          "up to the model's and 8192");
-  AddChoiceList(*app, "--types", &flags->types, {"f32", "f16", "bf16", "int8", "int4"},
+  AddChoiceList(app, "--types", &flags->types, {"f32", "f16", "bf16", "int8", "int4"},
                 "What keys and values may be stored as");
   flags->types = {"f32", "f16", "bf16", "int8", "int4"};
-  app->get_option("--types")->default_str("f32,f16,bf16,int8,int4");
-  app->add_flag("--no-evict", flags->no_evict,
-                "Types only: every head keeps every token the model's own window shows it");
-  AddInt(*app, "--probe-tokens", &flags->probe_tokens, {64},
+  app.Find("--types").Default("f32,f16,bf16,int8,int4");
+  app.AddFlag("--no-evict", &flags->no_evict,
+              "Types only: every head keeps every token the model's own window shows it");
+  AddInt(app, "--probe-tokens", &flags->probe_tokens, {64},
          "Tokens of the pass that tries one head");
-  AddThreads(*app, &flags->session.threads);
-  AddChoice(*app, "--math", &flags->session.math, {"fast", "exact"},
+  AddThreads(app, &flags->session.threads);
+  AddChoice(app, "--math", &flags->session.math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
   AddChoice(
-      *app, "--weights", &flags->session.weights, {"packed", "mapped"},
+      app, "--weights", &flags->session.weights, {"packed", "mapped"},
       "packed: low-bit weights copied side by side at the start; mapped: as the file has them");
-  AddChoice(*app, "-o,--output", &flags->format, {"text", "json", "policy"},
+  AddChoice(app, "-o,--output", &flags->format, {"text", "json", "policy"},
             "How to print; policy: only what --kv-policy reads");
-  app->footer(
+  app.Footer(
       "Every third run of 64 tokens is held out: it takes no part in the choice, so that its rise\n"
       "in loss is what other text may expect. At most 6 * context + KV heads * probe tokens are\n"
       "evaluated. Ctrl-C ends the search with the best that is known.\n"

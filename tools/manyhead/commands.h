@@ -1,33 +1,34 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+
+#include "tools/manyhead/command_line.h"
 
 namespace manyhead::cli {
 
 /// A subcommand: its options are added to `app` when it is made; `run` does the work and gives the
 /// exit code.
 struct Command {
-  CLI::App* app = nullptr;
+  App app;
   std::function<int()> run;
 };
 
-Command AddGenerate(CLI::App& parent);
-Command AddTokenize(CLI::App& parent);
-Command AddPerplexity(CLI::App& parent);
-Command AddCalibrate(CLI::App& parent);
-Command AddBench(CLI::App& parent);
+Command AddGenerate(App parent);
+Command AddTokenize(App parent);
+Command AddPerplexity(App parent);
+Command AddCalibrate(App parent);
+Command AddBench(App parent);
 /// Below `bench`.
-Command AddBenchAttention(CLI::App& bench);
-Command AddHeads(CLI::App& parent);
+Command AddBenchAttention(App bench);
+Command AddHeads(App parent);
 /// Below `heads`.
-Command AddHeadsAblate(CLI::App& heads);
-Command AddHeadsProfile(CLI::App& heads);
-Command AddHeadsPrune(CLI::App& heads);
-Command AddHeadsReport(CLI::App& heads);
-Command AddHeadsClassify(CLI::App& heads);
-Command AddHeadsCircuits(CLI::App& heads);
-Command AddInfo(CLI::App& parent);
-Command AddMemory(CLI::App& parent);
+Command AddHeadsAblate(App heads);
+Command AddHeadsProfile(App heads);
+Command AddHeadsPrune(App heads);
+Command AddHeadsReport(App heads);
+Command AddHeadsClassify(App heads);
+Command AddHeadsCircuits(App heads);
+Command AddInfo(App parent);
+Command AddMemory(App parent);
 
 }  // namespace manyhead::cli

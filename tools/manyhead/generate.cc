@@ -227,7 +227,7 @@ int Run(const Flags& flags) {
   return saved.ok() ? Stdout::Finish() : Fail(saved);
 }
 
-void AddSampling(CLI::App& app, Flags* flags) {
+void AddSampling(App app, Flags* flags) {
   SamplingParams& sampling = flags->generate.sampling;
   AddReal(app, "--temperature", &sampling.temperature, {}, "0 takes the best token each time");
   AddInt(app, "--top-k", &sampling.top_k, {}, "Draw from the K best tokens; 0 = all");
@@ -237,67 +237,66 @@ void AddSampling(CLI::App& app, Flags* flags) {
           "Draw from tokens at least P times as likely as the best; 0 = all");
   AddReal(app, "--repeat-penalty", &sampling.repeat_penalty, {.min = 0, .open_min = true},
           "Make recent tokens less likely; 1 = off");
-  app.add_option_function<std::string>(
+  app.AddParsed(
          "--seed",
          [flags](const std::string& text) {
            flags->seed = ParseUnsigned(text);
            if (!flags->seed)
-             throw CLI::ValidationError(
-                 "--seed", "'" + EscapeLine(text) + "' is not a whole number, at least 0");
+             RejectUsage("--seed", "'" + EscapeLine(text) + "' is not a whole number, at least 0");
          },
          "Repeat a run; default: random, and printed")
-      ->type_name("N");
+      .Type("N");
 }
 
-void AddPrompt(CLI::App& app, Flags* flags) {
+void AddPrompt(App app, Flags* flags) {
   AddText(app, &flags->text);
-  app.add_option_function<std::string>(
+  app.AddParsed(
          "--prompt-ids",
          [flags](const std::string& text) {
            Result<std::vector<TokenId>> ids = ParseIds(text);
-           if (!ids.ok()) throw CLI::ValidationError("--prompt-ids", ids.status().message());
+           if (!ids.ok()) RejectUsage("--prompt-ids", ids.status().message());
            flags->prompt_ids = *std::move(ids);
          },
          "The prompt as token ids, e.g. 1,2,3")
-      ->type_name("IDS")
-      ->excludes("--prompt")
-      ->excludes("--file");
+      .Type("IDS")
+      .Excludes("--prompt")
+      .Excludes("--file");
 }
 
-void AddSessionFiles(CLI::App& app, Flags* flags) {
-  app.add_option("--save-session", flags->save_session,
-                 "At the end, write all that is held to FILE")
-      ->type_name("FILE");
-  CLI::Option* load = app.add_option("--load-session", flags->load_session,
-                                     "Go on with what FILE holds; a prompt is appended to it")
-                          ->type_name("FILE");
-  app.add_flag("--convert-session", flags->convert_session,
-               "Load keys and values of other types than --kv-type")
-      ->needs(load);
+void AddSessionFiles(App app, Flags* flags) {
+  app.AddOption("--save-session", &flags->save_session,
+                "At the end, write all that is held to FILE")
+      .Type("FILE");
+  const Option load = app.AddOption("--load-session", &flags->load_session,
+                                    "Go on with what FILE holds; a prompt is appended to it")
+                          .Type("FILE");
+  app.AddFlag("--convert-session", &flags->convert_session,
+              "Load keys and values of other types than --kv-type")
+      .Needs(load);
 }
 
 }  // namespace
 
-Command AddGenerate(CLI::App& parent) {
+Command AddGenerate(App parent) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = parent.add_subcommand("generate", "Continue a prompt");
-  AddModel(*app, &flags->model);
-  AddPrompt(*app, flags.get());
-  AddInt(*app, "-n,--max-tokens", &flags->generate.max_tokens, {}, "Most tokens to generate");
-  AddSampling(*app, flags.get());
-  AddThreads(*app, &flags->session.threads);
-  AddContext(*app, &flags->session);
-  AddKvTypeAndMath(*app, &flags->session);
-  AddKvPolicy(*app, &flags->session);
-  AddAblation(*app, &flags->ablation);
-  AddSessionFiles(*app, flags.get());
-  app->add_option("--stop", flags->generate.stop, "End before this text; may be repeated")
-      ->type_name("TEXT")
-      ->allow_extra_args(false);
-  AddInt(*app, "--top-logits", &flags->generate.top_logits, {},
+  const App app = parent.AddSubcommand("generate", "Continue a prompt");
+  AddModel(app, &flags->model);
+  AddPrompt(app, flags.get());
+  AddInt(app, "-n,--max-tokens", &flags->generate.max_tokens, {}, "Most tokens to generate");
+  AddSampling(app, flags.get());
+  AddThreads(app, &flags->session.threads);
+  AddContext(app, &flags->session);
+  AddKvTypeAndMath(app, &flags->session);
+  AddKvPolicy(app, &flags->session);
+  AddAblation(app, &flags->ablation);
+  AddSessionFiles(app, flags.get());
+  app.AddOption("--stop", &flags->generate.stop, "End before this text; may be repeated")
+      .Type("TEXT")
+      .OneValueEach();
+  AddInt(app, "--top-logits", &flags->generate.top_logits, {},
          "Report the K best logits after the prompt");
-  AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
-  app->footer(
+  AddChoice(app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
+  app.Footer(
       std::string(kAblationHelp) +
       "The text goes to standard output as it is decoded, the statistics to standard error. "
       "Ctrl-C\n"
@@ -308,16 +307,15 @@ Command AddGenerate(CLI::App& parent) {
       "  manyhead generate -m model.gguf --prompt-ids 2,818,5279 --top-logits 8 -o json\n"
       "  manyhead generate -p 'Once upon' --save-session story; manyhead generate --load-session "
       "story");
-  app->callback([flags, sub = app] {
+  app.OnParsed([flags, sub = app] {
     if (!flags->HasPrompt() && flags->load_session.empty())
-      throw CLI::ValidationError(
-          "generate", "a prompt is needed: -p TEXT, -f FILE, --prompt-ids or --load-session FILE");
+      RejectUsage("generate",
+                  "a prompt is needed: -p TEXT, -f FILE, --prompt-ids or --load-session FILE");
     for (const auto& [name, file] : {std::pair("--save-session", &flags->save_session),
                                      std::pair("--load-session", &flags->load_session)})
-      if (sub->count(name) > 0 && file->empty())
-        throw CLI::ValidationError(name, "the file name is empty");
+      if (sub.Given(name) && file->empty()) RejectUsage(name, "the file name is empty");
     for (const std::string& stop : flags->generate.stop)
-      if (stop.empty()) throw CLI::ValidationError("--stop", "the text is empty");
+      if (stop.empty()) RejectUsage("--stop", "the text is empty");
   });
   return {app, [flags] { return Run(*flags); }};
 }

@@ -5,23 +5,23 @@
 
 namespace manyhead::cli {
 
-Command AddHeads(CLI::App& parent) {
-  CLI::App* app =
-      parent.add_subcommand("heads", "See what each attention head of a model does, and change it");
-  app->require_subcommand(1);
-  app->footer(
+Command AddHeads(App parent) {
+  const App app =
+      parent.AddSubcommand("heads", "See what each attention head of a model does, and change it");
+  app.RequireSubcommands(1, 1);
+  app.Footer(
       "Examples:\n"
       "  manyhead heads profile -m gemma3-270m -f book.txt\n"
       "  manyhead heads classify -m gemma3-270m\n"
       "  manyhead heads circuits -m gemma3-270m --layer 5\n"
       "  manyhead heads ablate -m gemma3-270m -f book.txt --each\n"
       "  manyhead heads report -m gemma3-270m -f book.txt -o report.html");
-  const std::vector<Command> commands = {AddHeadsProfile(*app),  AddHeadsClassify(*app),
-                                         AddHeadsCircuits(*app), AddHeadsAblate(*app),
-                                         AddHeadsPrune(*app),    AddHeadsReport(*app)};
+  const std::vector<Command> commands = {AddHeadsProfile(app),  AddHeadsClassify(app),
+                                         AddHeadsCircuits(app), AddHeadsAblate(app),
+                                         AddHeadsPrune(app),    AddHeadsReport(app)};
   return {app, [commands] {
             for (const Command& command : commands)
-              if (command.app->parsed()) return command.run();
+              if (command.app.Parsed()) return command.run();
             return kExitUsage;
           }};
 }

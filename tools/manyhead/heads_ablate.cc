@@ -126,33 +126,33 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-Command AddHeadsAblate(CLI::App& heads) {
+Command AddHeadsAblate(App heads) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app =
-      heads.add_subcommand("ablate", "Switch heads off and see what that does to a text's loss");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  app->add_option("edits", flags->ablation.edits,
-                  "The heads and what becomes of them, all at once; see below")
-      ->type_name("EDITS|JSON|FILE");
-  app->add_flag("--each", flags->each,
-                "Switch off one head at a time: those that EDITS name, or all");
-  AddAblationMeans(*app, &flags->ablation);
-  AddInt(*app, "-c,--context", &flags->session.context, {0},
+  const App app =
+      heads.AddSubcommand("ablate", "Switch heads off and see what that does to a text's loss");
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  app.AddOption("edits", &flags->ablation.edits,
+                "The heads and what becomes of them, all at once; see below")
+      .Type("EDITS|JSON|FILE");
+  app.AddFlag("--each", &flags->each,
+              "Switch off one head at a time: those that EDITS name, or all");
+  AddAblationMeans(app, &flags->ablation);
+  AddInt(app, "-c,--context", &flags->session.context, {0},
          "Tokens of the text that are used; 0 = all, up to the model's context and 8192");
-  AddThreads(*app, &flags->session.threads);
-  AddChoice(*app, "--math", &flags->session.math, {"fast", "exact"},
+  AddThreads(app, &flags->session.threads);
+  AddChoice(app, "--math", &flags->session.math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
-  AddChoice(*app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
-  app->footer(std::string(kAblationHelp) +
-              "With --each a head's loss costs the layers from its own on. Ctrl-C keeps what is "
-              "done.\n"
-              "Examples:\n"
-              "  manyhead heads ablate -m gemma3-270m -f book.txt 3.1,4.*=0.5\n"
-              "  manyhead heads ablate -f book.txt --each -o json");
-  app->callback([flags] {
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
+  app.Footer(std::string(kAblationHelp) +
+             "With --each a head's loss costs the layers from its own on. Ctrl-C keeps what is "
+             "done.\n"
+             "Examples:\n"
+             "  manyhead heads ablate -m gemma3-270m -f book.txt 3.1,4.*=0.5\n"
+             "  manyhead heads ablate -f book.txt --each -o json");
+  app.OnParsed([flags] {
     if (!flags->each && flags->ablation.edits.empty())
-      throw CLI::ValidationError("ablate", "EDITS or --each is needed");
+      RejectUsage("ablate", "EDITS or --each is needed");
   });
   return {app, [flags] { return Run(*flags); }};
 }

@@ -269,22 +269,22 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-Command AddHeadsCircuits(CLI::App& heads) {
+Command AddHeadsCircuits(App heads) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = heads.add_subcommand("circuits", "What heads read and write, and pass on");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  CLI::Option* layer =
-      AddInt(*app, "--layer", &flags->layer, {0}, "One layer, and what each head before gives it")
-          ->default_str("");
-  AddInt(*app, "--head", &flags->head, {0}, "One head of it")->default_str("")->needs(layer);
-  AddInt(*app, "--seed", &flags->seed, {0}, "Seed of the random tokens");
-  AddThreads(*app, &flags->session.threads);
+  const App app = heads.AddSubcommand("circuits", "What heads read and write, and pass on");
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  const Option layer =
+      AddInt(app, "--layer", &flags->layer, {0}, "One layer, and what each head before gives it")
+          .Default("");
+  AddInt(app, "--head", &flags->head, {0}, "One head of it").Default("").Needs(layer);
+  AddInt(app, "--seed", &flags->seed, {0}, "Seed of the random tokens");
+  AddThreads(app, &flags->session.threads);
   AddChoice(
-      *app, "--weights", &flags->session.weights, {"packed", "mapped"},
+      app, "--weights", &flags->session.weights, {"packed", "mapped"},
       "packed: low-bit weights copied side by side at the start; mapped: as the file has them");
-  AddChoice(*app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
-  app->footer(
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
+  app.Footer(
       "W_QK and W_OV of each head: effective rank (entropy of singular values), participation, "
       "norm;\n"
       "each head's part in what its layer writes, over a text as for classify; composition with\n"

@@ -201,29 +201,29 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-Command AddHeadsClassify(CLI::App& heads) {
+Command AddHeadsClassify(App heads) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = heads.add_subcommand("classify", "What each head looks for");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  app->add_option("--conllu", flags->conllu,
-                  "Sentences with dependencies in CoNLL-U, for heads that follow syntax")
-      ->type_name("FILE");
-  AddInt(*app, "--seed", &flags->seed, {0}, "Seed of the random tokens");
-  app->add_option("--policy", flags->policy,
-                  "Write what each KV head needs to keep to FILE, which --kv-policy reads")
-      ->type_name("FILE");
-  app->add_option("--probes", flags->probes,
-                  "Write the token ids that scores were measured on to FILE, as JSON")
-      ->type_name("FILE");
-  AddThreads(*app, &flags->session.threads);
-  AddChoice(*app, "--math", &flags->session.math, {"fast", "exact"},
+  const App app = heads.AddSubcommand("classify", "What each head looks for");
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  app.AddOption("--conllu", &flags->conllu,
+                "Sentences with dependencies in CoNLL-U, for heads that follow syntax")
+      .Type("FILE");
+  AddInt(app, "--seed", &flags->seed, {0}, "Seed of the random tokens");
+  app.AddOption("--policy", &flags->policy,
+                "Write what each KV head needs to keep to FILE, which --kv-policy reads")
+      .Type("FILE");
+  app.AddOption("--probes", &flags->probes,
+                "Write the token ids that scores were measured on to FILE, as JSON")
+      .Type("FILE");
+  AddThreads(app, &flags->session.threads);
+  AddChoice(app, "--math", &flags->session.math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
   AddChoice(
-      *app, "--weights", &flags->session.weights, {"packed", "mapped"},
+      app, "--weights", &flags->session.weights, {"packed", "mapped"},
       "packed: low-bit weights copied side by side at the start; mapped: as the file has them");
-  AddChoice(*app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
-  app->footer(
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
+  app.Footer(
       "Without -p or -f a text that is part of the program is read; with them at least 256 "
       "tokens,\n"
       "of which 512 are used. tools/docs/head_classes.md defines every score and class.\n"

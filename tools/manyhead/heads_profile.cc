@@ -175,22 +175,22 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-Command AddHeadsProfile(CLI::App& heads) {
+Command AddHeadsProfile(App heads) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = heads.add_subcommand("profile", "What each head costs and where it looks");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  AddInt(*app, "--every", &flags->every, {1}, "Look at the weights of every n-th token");
-  AddInt(*app, "--sink-tokens", &flags->sink_tokens, {0}, "First tokens that count as sink");
-  AddInt(*app, "--recent", &flags->recent, {1}, "Last tokens that count as recent");
-  AddInt(*app, "-n,--n-gen", &flags->gen, {0, 1 << 24},
+  const App app = heads.AddSubcommand("profile", "What each head costs and where it looks");
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  AddInt(app, "--every", &flags->every, {1}, "Look at the weights of every n-th token");
+  AddInt(app, "--sink-tokens", &flags->sink_tokens, {0}, "First tokens that count as sink");
+  AddInt(app, "--recent", &flags->recent, {1}, "Last tokens that count as recent");
+  AddInt(app, "-n,--n-gen", &flags->gen, {0, 1 << 24},
          "Profile so many tokens that are decoded after the text; 0 = the text itself");
-  AddThreads(*app, &flags->session.threads);
-  AddContext(*app, &flags->session);
-  AddKvTypeAndMath(*app, &flags->session);
-  AddKvPolicy(*app, &flags->session);
-  AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
-  app->footer(
+  AddThreads(app, &flags->session.threads);
+  AddContext(app, &flags->session);
+  AddKvTypeAndMath(app, &flags->session);
+  AddKvPolicy(app, &flags->session);
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
+  app.Footer(
       "A text longer than the context is cut there. Time is attention's, summed over threads; "
       "heads "
       "that\n"

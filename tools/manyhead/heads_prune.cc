@@ -197,43 +197,43 @@ int Run(const Flags& flags) {
   return Stdout::Finish();
 }
 
-void AddFiles(CLI::App& app, Flags* flags) {
-  app.add_option("-s,--save", flags->save,
-                 "Write which KV heads are off to FILE, which --kv-policy reads")
-      ->type_name("FILE");
-  CLI::Option* gguf =
-      app.add_option("--gguf", flags->gguf, "Write the model without these heads to FILE")
-          ->type_name("FILE");
-  app.add_flag("--uniform", flags->uniform,
-               "Remove as many KV heads from every layer: programs other than this one read no "
-               "other files");
-  app.add_flag("--widen", flags->widen,
-               "Store W_O of a layer as F32 where its heads end inside a block of its type")
-      ->needs(gguf);
+void AddFiles(App app, Flags* flags) {
+  app.AddOption("-s,--save", &flags->save,
+                "Write which KV heads are off to FILE, which --kv-policy reads")
+      .Type("FILE");
+  const Option gguf =
+      app.AddOption("--gguf", &flags->gguf, "Write the model without these heads to FILE")
+          .Type("FILE");
+  app.AddFlag("--uniform", &flags->uniform,
+              "Remove as many KV heads from every layer: programs other than this one read no "
+              "other files");
+  app.AddFlag("--widen", &flags->widen,
+              "Store W_O of a layer as F32 where its heads end inside a block of its type")
+      .Needs(gguf);
 }
 
 }  // namespace
 
-Command AddHeadsPrune(CLI::App& heads) {
+Command AddHeadsPrune(App heads) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = heads.add_subcommand(
+  const App app = heads.AddSubcommand(
       "prune", "Remove the KV heads, with their query heads, that a text misses least");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  AddReal(*app, "--max-rise", &flags->max_rise, {},
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  AddReal(app, "--max-rise", &flags->max_rise, {},
           "Most that the loss of the tokens to choose by may rise, in nats")
-      ->required();
-  AddInt(*app, "--heads", &flags->max_kv_heads, {0}, "Most KV heads to remove; 0 = no limit");
-  AddFiles(*app, flags.get());
-  AddInt(*app, "-c,--context", &flags->session.context, {0},
+      .Required();
+  AddInt(app, "--heads", &flags->max_kv_heads, {0}, "Most KV heads to remove; 0 = no limit");
+  AddFiles(app, flags.get());
+  AddInt(app, "-c,--context", &flags->session.context, {0},
          "Tokens of the text that are used, at least 256; 0 = all, up to the model's context and "
          "8192");
-  AddThreads(*app, &flags->session.threads);
-  AddChoice(*app, "--math", &flags->session.math, {"fast", "exact"},
+  AddThreads(app, &flags->session.threads);
+  AddChoice(app, "--math", &flags->session.math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
-  AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "policy"},
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json", "policy"},
             "How to print; policy: only what --kv-policy reads");
-  app->footer(
+  app.Footer(
       "Every third run of 64 tokens is held out: it takes no part in the choice, so that its rise\n"
       "in loss is what other text may expect. Every layer keeps a KV head. Bytes and speed are\n"
       "those at the end of the text, after with the written model or the policy.\n"

@@ -107,46 +107,45 @@ int Run(const Flags& flags) {
   return Stdout::Finish();
 }
 
-void AddAscii(CLI::App& app, Flags* flags) {
-  app.add_flag("--ascii", flags->ascii, "A text instead, printed unless -o names a file");
-  app.add_option("--metric", flags->metric, "With --ascii: what the grid shows")
-      ->type_name("KEY")
-      ->capture_default_str();
-  app.add_option("--head", flags->head, "With --ascii: whose weights, as LAYER.HEAD")
-      ->type_name("L.H")
-      ->capture_default_str()
-      ->check([](const std::string& text) {
+void AddAscii(App app, Flags* flags) {
+  app.AddFlag("--ascii", &flags->ascii, "A text instead, printed unless -o names a file");
+  app.AddOption("--metric", &flags->metric, "With --ascii: what the grid shows")
+      .Type("KEY")
+      .ShowDefault();
+  app.AddOption("--head", &flags->head, "With --ascii: whose weights, as LAYER.HEAD")
+      .Type("L.H")
+      .ShowDefault()
+      .Check([](const std::string& text) {
         return ParseHead(text) ? "" : "'" + EscapeLine(text) + "' is not LAYER.HEAD, as 3.5";
       });
 }
 
 }  // namespace
 
-Command AddHeadsReport(CLI::App& heads) {
+Command AddHeadsReport(App heads) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = heads.add_subcommand("report", "One page to look into every head");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  app->add_option("-o,--output", flags->output, "The page to write")->type_name("FILE");
-  AddAscii(*app, flags.get());
-  CLI::Option* const classes =
-      app->add_option("--classes", flags->classes, "What `heads classify -o json` wrote")
-          ->type_name("FILE");
-  app->add_flag("--classify", flags->classify, "Classify the heads now")->excludes(classes);
-  app->add_option("--effects", flags->effects, "What `heads ablate --each -o json` wrote")
-      ->type_name("FILE");
-  AddInt(*app, "--tokens", &flags->tokens, {1, 512},
+  const App app = heads.AddSubcommand("report", "One page to look into every head");
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  app.AddOption("-o,--output", &flags->output, "The page to write").Type("FILE");
+  AddAscii(app, flags.get());
+  const Option classes =
+      app.AddOption("--classes", &flags->classes, "What `heads classify -o json` wrote")
+          .Type("FILE");
+  app.AddFlag("--classify", &flags->classify, "Classify the heads now").Excludes(classes);
+  app.AddOption("--effects", &flags->effects, "What `heads ablate --each -o json` wrote")
+      .Type("FILE");
+  AddInt(app, "--tokens", &flags->tokens, {1, 512},
          "Tokens whose weights are shown; fewer where the page would exceed about 8 MiB");
-  AddInt(*app, "--every", &flags->profile.every, {1},
+  AddInt(app, "--every", &flags->profile.every, {1},
          "Look at the weights of every n-th token for the numbers");
-  AddInt(*app, "--sink-tokens", &flags->profile.sink_tokens, {0},
-         "First tokens that count as sink");
-  AddInt(*app, "--recent", &flags->profile.recent, {1}, "Last tokens that count as recent");
-  AddThreads(*app, &flags->session.threads);
-  AddContext(*app, &flags->session);
-  AddKvTypeAndMath(*app, &flags->session);
-  AddKvPolicy(*app, &flags->session);
-  app->footer(
+  AddInt(app, "--sink-tokens", &flags->profile.sink_tokens, {0}, "First tokens that count as sink");
+  AddInt(app, "--recent", &flags->profile.recent, {1}, "Last tokens that count as recent");
+  AddThreads(app, &flags->session.threads);
+  AddContext(app, &flags->session);
+  AddKvTypeAndMath(app, &flags->session);
+  AddKvPolicy(app, &flags->session);
+  app.Footer(
       "The page needs nothing beside itself: a grid of all heads by any number, the weights of one "
       "or\n"
       "two heads over the text's first tokens, memory by head. FILE#3.5,4.2 opens with these "
@@ -154,9 +153,9 @@ Command AddHeadsReport(CLI::App& heads) {
       "Examples:\n"
       "  manyhead heads report -m gemma3-270m -f book.txt -o report.html\n"
       "  manyhead heads report -p 'x7k2qz x7k2qz x7k' --every 1 --ascii --head 1.0");
-  app->callback([flags] {
+  app.OnParsed([flags] {
     if (flags->output.empty() && !flags->ascii)
-      throw CLI::ValidationError("heads report", "-o FILE or --ascii is needed");
+      RejectUsage("heads report", "-o FILE or --ascii is needed");
   });
   return {app, [flags] { return Run(*flags); }};
 }

@@ -196,19 +196,19 @@ int Run(const Flags& flags, bool with_model) {
 
 }  // namespace
 
-Command AddInfo(CLI::App& parent) {
+Command AddInfo(App parent) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = parent.add_subcommand("info", "Describe this machine, and with -m a model");
-  AddModel(*app, &flags->model);
-  AddThreads(*app, &flags->threads);
-  AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
-  app->footer(
+  const App app = parent.AddSubcommand("info", "Describe this machine, and with -m a model");
+  AddModel(app, &flags->model);
+  AddThreads(app, &flags->threads);
+  AddChoice(app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
+  app.Footer(
       "The bandwidth is the best of several reads of a buffer larger than the caches. -m bundled\n"
       "names the bundled model.\n"
       "Examples:\n"
       "  manyhead info\n"
       "  manyhead info -m gemma3-270m -o json");
-  return {app, [flags, app] { return Run(*flags, app->count("--model") > 0); }};
+  return {app, [flags, app] { return Run(*flags, app.Given("--model")); }};
 }
 
 }  // namespace manyhead::cli

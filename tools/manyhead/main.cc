@@ -1,3 +1,4 @@
+#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -42,9 +43,10 @@ int RunCommandLine(int argc, char** argv) {
       "  manyhead bench -m model.gguf -p 512 -n 64 -d 0,4096\n"
       "Exit codes: 0 done (also after Ctrl-C, with what there is), 1 failure, 2 usage.\n"
       "MANYHEAD_ISA=scalar|avx2|avx512|amx lowers the instruction set.");
-  const Command commands[] = {AddGenerate(app),  AddTokenize(app), AddPerplexity(app),
-                              AddCalibrate(app), AddBench(app),    AddMemory(app),
-                              AddHeads(app),     AddInfo(app)};
+  const App root(app);
+  const Command commands[] = {AddGenerate(root),  AddTokenize(root), AddPerplexity(root),
+                              AddCalibrate(root), AddBench(root),    AddMemory(root),
+                              AddHeads(root),     AddInfo(root)};
   std::string name = "manyhead";
   try {
     app.parse(argc, argv);
@@ -58,13 +60,13 @@ int RunCommandLine(int argc, char** argv) {
     if (const std::string word = UnknownSubcommand(app, argc, argv); !word.empty())
       return UsageError("no subcommand " + word, name);
     for (const Command& command : commands)
-      if (command.app->count() > 0) name += " " + command.app->get_name();
+      if (command.app.Parsed()) name += " " + command.app.Name();
     return UsageError(error.what(), name);
   }
   if (const Result<Isa> isa = SelectIsa(); !isa.ok())
     return UsageError(isa.status().message(), name);
   for (const Command& command : commands)
-    if (command.app->parsed()) return command.run();
+    if (command.app.Parsed()) return command.run();
   return kExitUsage;
 }
 

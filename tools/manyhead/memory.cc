@@ -193,27 +193,26 @@ int Run(const Flags& flags) {
   return Stdout::Finish();
 }
 
-void AddKvTypes(CLI::App& app, std::vector<KvTypes>* types) {
-  app.add_option_function<std::string>(
+void AddKvTypes(App app, std::vector<KvTypes>* types) {
+  app.AddParsed(
          "--kv-type",
          [types](const std::string& text) {
            types->clear();
-           for (const std::string& item : CLI::detail::split(text, ',')) {
+           for (const std::string& item : SplitAtCommas(text)) {
              const std::optional<KvTypes> parsed = ParseKvTypes(item);
              if (!parsed)
-               throw CLI::ValidationError("--kv-type",
-                                          "'" + EscapeLine(item) +
-                                              "' is not one of f32|f16|bf16|int8|int4, nor K/V of "
-                                              "them");
+               RejectUsage("--kv-type", "'" + EscapeLine(item) +
+                                            "' is not one of f32|f16|bf16|int8|int4, nor K/V of "
+                                            "them");
              types->push_back(*parsed);
            }
          },
          "How keys and values are stored; K/V for a type each, as f16/int8")
-      ->type_name("TYPE[/TYPE],...")
-      ->default_str("f16");
+      .Type("TYPE[/TYPE],...")
+      .Default("f16");
 }
 
-void AddShape(CLI::App& app, Flags& flags) {
+void AddShape(App app, Flags& flags) {
   SweepFlags& sweep = flags.sweep;
   AddSizeList(app, "--d-model", &sweep.d_models, {1, kMost}, "Width of the model");
   AddSizeList(app, "--heads", &sweep.heads, {1, kMost}, "Query heads of a layer");
@@ -228,45 +227,44 @@ void AddShape(CLI::App& app, Flags& flags) {
   AddInt(app, "--window", &sweep.shape.window, {0, kMost}, "Tokens a query sees; 0 = all");
   AddInt(app, "--window-pattern", &sweep.shape.window_pattern, {0, 4096},
          "Every n-th layer sees all; 0 = all have the window");
-  app.add_flag("--tied", sweep.shape.tied_embeddings, "The output matrix is the embedding");
-  app.add_flag("--qkv-bias", sweep.shape.qkv_bias, "Biases of queries, keys and values");
-  app.add_flag("--qk-norm", sweep.shape.qk_norm, "A norm of every query and key head");
-  app.add_flag("--post-norms", sweep.shape.post_norms,
-               "Norms also after attention and feed-forward");
+  app.AddFlag("--tied", &sweep.shape.tied_embeddings, "The output matrix is the embedding");
+  app.AddFlag("--qkv-bias", &sweep.shape.qkv_bias, "Biases of queries, keys and values");
+  app.AddFlag("--qk-norm", &sweep.shape.qk_norm, "A norm of every query and key head");
+  app.AddFlag("--post-norms", &sweep.shape.post_norms,
+              "Norms also after attention and feed-forward");
   std::vector<std::string> names;
   for (const WeightType type : kWeightTypes) names.push_back(FlagName(type));
   AddChoice(app, "--weight-type", &flags.weight_type, names, "How matrices are stored");
 }
 
-void CheckFlags(const CLI::App& app, Flags& flags) {
+void CheckFlags(App app, Flags& flags) {
   const char* const shape_flags[] = {"--d-model",   "--heads",   "--kv-heads",       "--head-dim",
                                      "--layers",    "--d-ff",    "--vocab",          "--window",
                                      "--tied",      "--qk-norm", "--window-pattern", "--qkv-bias",
                                      "--post-norms"};
-  const bool config = app.count("--config") > 0;
-  flags.from_file = config || app.count("--model") > 0;
+  const bool config = app.Given("--config");
+  flags.from_file = config || app.Given("--model");
   for (const char* flag : shape_flags)
-    if (flags.from_file && app.count(flag) > 0)
-      throw CLI::ExcludesError(flag, config ? "--config" : "--model");
+    if (flags.from_file && app.Given(flag)) RejectBoth(flag, config ? "--config" : "--model");
   if (!flags.from_file && (flags.sweep.d_models.empty() || flags.sweep.heads.empty()))
-    throw CLI::RequiredError("-m, --config, or --d-model and --heads");
-  if (!config && flags.from_file && app.count("--weight-type") > 0)
-    throw CLI::ExcludesError("--weight-type", "--model");
-  if (config && app.count("--weight-type") == 0) flags.weight_type.clear();  // the config's own
+    RejectMissing("-m, --config, or --d-model and --heads");
+  if (!config && flags.from_file && app.Given("--weight-type"))
+    RejectBoth("--weight-type", "--model");
+  if (config && !app.Given("--weight-type")) flags.weight_type.clear();  // the config's own
   if (const auto type = FindWeightType(flags.weight_type)) flags.sweep.shape.weight_type = *type;
   if (!flags.measure) return;
   if (flags.score || flags.sweep.batches != std::vector<std::int64_t>{1})
-    throw CLI::ValidationError("--measure", "it runs one sequence, and does not score");
-  if (app.count("--d-ff") == 0) flags.sweep.ffn_widths = 4;
-  if (app.count("--vocab") == 0) flags.sweep.vocabs = {1024};
+    RejectUsage("--measure", "it runs one sequence, and does not score");
+  if (!app.Given("--d-ff")) flags.sweep.ffn_widths = 4;
+  if (!app.Given("--vocab")) flags.sweep.vocabs = {1024};
 }
 
-void AddFigure(CLI::App& app, Flags* flags) {
-  app.add_option("--figure", flags->figure,
-                 "Write a page with memory and speed against head count to FILE (HTML, or SVG by "
-                 "its name)")
-      ->type_name("FILE")
-      ->check([](const std::string& name) {
+void AddFigure(App app, Flags* flags) {
+  app.AddOption("--figure", &flags->figure,
+                "Write a page with memory and speed against head count to FILE (HTML, or SVG by "
+                "its name)")
+      .Type("FILE")
+      .Check([](const std::string& name) {
         for (const char* end : {".html", ".htm", ".svg"})
           if (name.ends_with(end)) return std::string();
         return "'" + EscapeLine(name) + "' does not end with .html, .htm or .svg";
@@ -301,41 +299,40 @@ constexpr const char* kFooter =
 
 }  // namespace
 
-Command AddMemory(CLI::App& parent) {
+Command AddMemory(App parent) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = parent.add_subcommand(
+  const App app = parent.AddSubcommand(
       "memory",
       "Plan parameters, operations and bytes, by layer and head, before loading anything");
-  app->add_option("-m,--model", flags->model,
-                  "GGUF file, or the name of a model that tools/fetch_model.py has fetched; its "
-                  "weights are not read")
-      ->type_name("FILE|NAME");
-  app->add_option("--config", flags->config, "A Hugging Face config.json; - is standard input")
-      ->type_name("FILE")
-      ->excludes("--model");
-  AddShape(*app, *flags);
-  AddSizeList(*app, "-c,--context", &flags->sweep.contexts, {0, kMost},
+  app.AddOption("-m,--model", &flags->model,
+                "GGUF file, or the name of a model that tools/fetch_model.py has fetched; its "
+                "weights are not read")
+      .Type("FILE|NAME");
+  app.AddOption("--config", &flags->config, "A Hugging Face config.json; - is standard input")
+      .Type("FILE")
+      .Excludes("--model");
+  AddShape(app, *flags);
+  AddSizeList(app, "-c,--context", &flags->sweep.contexts, {0, kMost},
               "Tokens held, all of them; 0 = the smaller of the model's and 8192");
-  AddSizeList(*app, "--batch", &flags->sweep.batches, {1, 1 << 20},
+  AddSizeList(app, "--batch", &flags->sweep.batches, {1, 1 << 20},
               "Sequences of so many tokens in one cache");
-  AddKvTypes(*app, &flags->sweep.kv_types);
-  AddKvPolicy(*app, &flags->session);
-  app->remove_option(app->get_option("--kv-budget"));
-  AddChoice(*app, "--weights", &flags->session.weights, {"packed", "mapped"},
+  AddKvTypes(app, &flags->sweep.kv_types);
+  AddKvPolicy(app, &flags->session);
+  app.Remove(app.Find("--kv-budget"));
+  AddChoice(app, "--weights", &flags->session.weights, {"packed", "mapped"},
             "Where low-bit weights are: copied side by side, or in the file's pages");
-  AddThreads(*app, &flags->session.threads);
-  AddInt(*app, "--chunk", &flags->chunk, {1, kMost}, "Most tokens of one step of a prompt");
-  app->add_flag("--score", flags->score, "Plan for perplexity, which holds logits of 32 tokens");
-  app->add_flag("--per-head", flags->per_head, "Also by layer and head");
-  app->add_flag(
-      "--measure", flags->measure,
-      "Also run each combination, in a process of its own: random weights, or those of -m");
-  AddInt(*app, "-n,--n-gen", &flags->decode_tokens, {1, 1 << 20},
+  AddThreads(app, &flags->session.threads);
+  AddInt(app, "--chunk", &flags->chunk, {1, kMost}, "Most tokens of one step of a prompt");
+  app.AddFlag("--score", &flags->score, "Plan for perplexity, which holds logits of 32 tokens");
+  app.AddFlag("--per-head", &flags->per_head, "Also by layer and head");
+  app.AddFlag("--measure", &flags->measure,
+              "Also run each combination, in a process of its own: random weights, or those of -m");
+  AddInt(app, "-n,--n-gen", &flags->decode_tokens, {1, 1 << 20},
          "Last tokens of the context that --measure decodes one by one; at most all but the first");
-  AddFigure(*app, flags.get());
-  AddChoice(*app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
-  app->footer(kFooter);
-  app->callback([flags, app] { CheckFlags(*app, *flags); });
+  AddFigure(app, flags.get());
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
+  app.Footer(kFooter);
+  app.OnParsed([flags, app] { CheckFlags(app, *flags); });
   return {app, [flags] { return Run(*flags); }};
 }
 

@@ -32,7 +32,7 @@ std::string Describe(const RealRange& range) {
 
 [[noreturn]] void Reject(const std::string& flags, const std::string& text,
                          const std::string& expected) {
-  throw CLI::ValidationError(flags, "'" + EscapeLine(text) + "' is not " + expected);
+  RejectUsage(flags, "'" + EscapeLine(text) + "' is not " + expected);
 }
 
 std::int64_t CheckInt(const std::string& flags, const std::string& text, const IntRange& range) {
@@ -58,50 +58,50 @@ std::string ShortReal(double value) {
 
 /// Values separated by commas, each of which `check` turns into a T.
 template <class T, class Check>
-CLI::Option* AddList(CLI::App& app, const std::string& flags, std::vector<T>* values,
-                     const std::string& type_name, const std::string& default_text, Check check,
-                     const std::string& help) {
+Option AddList(App app, const std::string& flags, std::vector<T>* values,
+               const std::string& type_name, const std::string& default_text, Check check,
+               const std::string& help) {
   return app
-      .add_option_function<std::string>(
+      .AddParsed(
           flags,
           [=](const std::string& text) {
             values->clear();
-            for (const std::string& item : CLI::detail::split(text, ','))
+            for (const std::string& item : SplitAtCommas(text))
               values->push_back(check(flags, item));
             if (values->empty() || text.ends_with(','))
               Reject(flags, text, "a list of numbers separated by commas");
           },
           help)
-      ->type_name(type_name)
-      ->default_str(default_text);
+      .Type(type_name)
+      .Default(default_text);
 }
 
 }  // namespace
 
-CLI::Option* AddInt(CLI::App& app, const std::string& flags, std::int64_t* value, IntRange range,
-                    const std::string& help) {
+Option AddInt(App app, const std::string& flags, std::int64_t* value, IntRange range,
+              const std::string& help) {
   return app
-      .add_option_function<std::string>(
+      .AddParsed(
           flags, [=](const std::string& text) { *value = CheckInt(flags, text, range); }, help)
-      ->type_name("N")
-      ->default_str(std::to_string(*value));
+      .Type("N")
+      .Default(std::to_string(*value));
 }
 
-CLI::Option* AddReal(CLI::App& app, const std::string& flags, float* value, RealRange range,
-                     const std::string& help) {
+Option AddReal(App app, const std::string& flags, float* value, RealRange range,
+               const std::string& help) {
   return app
-      .add_option_function<std::string>(
+      .AddParsed(
           flags,
           [=](const std::string& text) {
             *value = static_cast<float>(CheckReal(flags, text, range));
           },
           help)
-      ->type_name("X")
-      ->default_str(ShortReal(double{*value}));
+      .Type("X")
+      .Default(ShortReal(double{*value}));
 }
 
-CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
-                        IntRange range, const std::string& help) {
+Option AddIntList(App app, const std::string& flags, std::vector<std::int64_t>* values,
+                  IntRange range, const std::string& help) {
   std::string default_text;
   for (const std::int64_t value : *values)
     default_text += (default_text.empty() ? "" : ",") + std::to_string(value);
@@ -113,8 +113,8 @@ CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std
       help);
 }
 
-CLI::Option* AddSizeList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
-                         IntRange range, const std::string& help) {
+Option AddSizeList(App app, const std::string& flags, std::vector<std::int64_t>* values,
+                   IntRange range, const std::string& help) {
   return AddList(
       app, flags, values, "N,...", "",
       [range](const std::string& name, const std::string& text) {
@@ -128,8 +128,8 @@ CLI::Option* AddSizeList(CLI::App& app, const std::string& flags, std::vector<st
       help);
 }
 
-CLI::Option* AddRealList(CLI::App& app, const std::string& flags, std::vector<double>* values,
-                         RealRange range, const std::string& help) {
+Option AddRealList(App app, const std::string& flags, std::vector<double>* values, RealRange range,
+                   const std::string& help) {
   std::string default_text;
   for (const double value : *values)
     default_text += (default_text.empty() ? "" : ",") + ShortReal(value);
@@ -157,60 +157,59 @@ void CheckChoice(const std::string& flags, const std::string& text,
 
 }  // namespace
 
-CLI::Option* AddChoice(CLI::App& app, const std::string& flags, std::string* value,
-                       const std::vector<std::string>& choices, const std::string& help) {
+Option AddChoice(App app, const std::string& flags, std::string* value,
+                 const std::vector<std::string>& choices, const std::string& help) {
   *value = choices.front();
   return app
-      .add_option_function<std::string>(
+      .AddParsed(
           flags,
           [=](const std::string& text) {
             CheckChoice(flags, text, choices);
             *value = text;
           },
           help)
-      ->type_name(JoinChoices(choices))
-      ->default_str(*value);
+      .Type(JoinChoices(choices))
+      .Default(*value);
 }
 
-CLI::Option* AddChoiceList(CLI::App& app, const std::string& flags,
-                           std::vector<std::string>* values,
-                           const std::vector<std::string>& choices, const std::string& help) {
+Option AddChoiceList(App app, const std::string& flags, std::vector<std::string>* values,
+                     const std::vector<std::string>& choices, const std::string& help) {
   *values = {choices.front()};
   return app
-      .add_option_function<std::string>(
+      .AddParsed(
           flags,
           [=](const std::string& text) {
             values->clear();
-            for (const std::string& item : CLI::detail::split(text, ',')) {
+            for (const std::string& item : SplitAtCommas(text)) {
               CheckChoice(flags, item, choices);
               values->push_back(item);
             }
           },
           help)
-      ->type_name(JoinChoices(choices) + ",...")
-      ->default_str(choices.front());
+      .Type(JoinChoices(choices) + ",...")
+      .Default(choices.front());
 }
 
-void AddModel(CLI::App& app, std::string* model) {
-  app.add_option("-m,--model", *model,
-                 "GGUF file, or the name of a model that tools/fetch_model.py has fetched; "
-                 "default: the bundled model")
-      ->type_name("FILE|NAME");
+void AddModel(App app, std::string* model) {
+  app.AddOption("-m,--model", model,
+                "GGUF file, or the name of a model that tools/fetch_model.py has fetched; "
+                "default: the bundled model")
+      .Type("FILE|NAME");
 }
 
-void AddThreads(CLI::App& app, std::int64_t* threads) {
+void AddThreads(App app, std::int64_t* threads) {
   AddInt(app, "-t,--threads", threads, {0, kMaxThreads},
          "Threads; 0 = the CPUs this process may use");
 }
 
-void AddContext(CLI::App& app, SessionFlags* flags) {
+void AddContext(App app, SessionFlags* flags) {
   AddInt(app, "-c,--context", &flags->context, {0},
          "Most tokens held; 0 = the smaller of the model's and 8192");
 }
 
-void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags) {
+void AddKvTypeAndMath(App app, SessionFlags* flags) {
   const std::string names = "f32|f16|bf16|int8|int4";
-  app.add_option_function<std::string>(
+  app.AddParsed(
          "--kv-type",
          [=](const std::string& text) {
            const std::optional<KvTypes> types = ParseKvTypes(text);
@@ -218,8 +217,8 @@ void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags) {
            flags->kv_types = *types;
          },
          "How keys and values are stored; K/V for a type each, as f16/int8")
-      ->type_name(names + "[/...]")
-      ->default_str(FormatKvTypes(flags->kv_types));
+      .Type(names + "[/...]")
+      .Default(FormatKvTypes(flags->kv_types));
   AddChoice(app, "--math", &flags->math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
   AddChoice(app, "--weights", &flags->weights, {"packed", "mapped"},
@@ -227,8 +226,8 @@ void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags) {
             "as the file has them");
 }
 
-void AddKvPolicy(CLI::App& app, SessionFlags* flags) {
-  app.add_option_function<std::string>(
+void AddKvPolicy(App app, SessionFlags* flags) {
+  app.AddParsed(
          "--kv-policy",
          [=](const std::string& text) {
            if (text.starts_with('{') || ParseKvPolicy(text).ok()) {
@@ -246,7 +245,7 @@ void AddKvPolicy(CLI::App& app, SessionFlags* flags) {
          },
          "What each KV head keeps, and how: full, window(N), sink(N)+recent(N), "
          "budget(N)[+sink(N)][+recent(N)] or off for all heads, or JSON, or a file of either")
-      ->type_name("POLICY|JSON|FILE");
+      .Type("POLICY|JSON|FILE");
   AddInt(app, "--kv-budget", &flags->kv_budget_bytes, {0},
          "Most bytes of the KV cache with its tables and attention's scratch; 0 = what the context "
          "takes");
@@ -271,15 +270,15 @@ ModelOptions ToModelOptions(const SessionFlags& flags) {
   return options;
 }
 
-void AddText(CLI::App& app, TextFlags* flags) {
-  CLI::Option* text = app.add_option("-p,--prompt", flags->text, "The text")->type_name("TEXT");
-  CLI::Option* file =
-      app.add_option("-f,--file", flags->file, "Read the text from FILE; - is standard input")
-          ->type_name("FILE");
-  text->excludes(file);
-  app.add_flag("--special", flags->special,
-               "Read special tokens such as <|im_start|> in the text as tokens");
-  app.add_flag("--no-bos", flags->no_bos, "Add no begin and end tokens");
+void AddText(App app, TextFlags* flags) {
+  const Option text = app.AddOption("-p,--prompt", &flags->text, "The text").Type("TEXT");
+  const Option file =
+      app.AddOption("-f,--file", &flags->file, "Read the text from FILE; - is standard input")
+          .Type("FILE");
+  text.Excludes(file);
+  app.AddFlag("--special", &flags->special,
+              "Read special tokens such as <|im_start|> in the text as tokens");
+  app.AddFlag("--no-bos", &flags->no_bos, "Add no begin and end tokens");
 }
 
 EncodeOptions ToEncodeOptions(const TextFlags& flags) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "manyhead/status.h"
 #include "manyhead/tokenizer.h"
 #include "manyhead/types.h"
+#include "tools/manyhead/command_line.h"
 #include "tools/manyhead/parse.h"
 
 namespace manyhead::cli {
@@ -31,28 +31,27 @@ struct RealRange {
   bool open_min = false;  ///< `min` itself is not allowed
 };
 
-CLI::Option* AddInt(CLI::App& app, const std::string& flags, std::int64_t* value, IntRange range,
-                    const std::string& help);
-CLI::Option* AddReal(CLI::App& app, const std::string& flags, float* value, RealRange range,
-                     const std::string& help);
+Option AddInt(App app, const std::string& flags, std::int64_t* value, IntRange range,
+              const std::string& help);
+Option AddReal(App app, const std::string& flags, float* value, RealRange range,
+               const std::string& help);
 /// Numbers separated by commas.
-CLI::Option* AddIntList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
-                        IntRange range, const std::string& help);
+Option AddIntList(App app, const std::string& flags, std::vector<std::int64_t>* values,
+                  IntRange range, const std::string& help);
 /// The same, "32k" being 32 * 1024; the help shows no default.
-CLI::Option* AddSizeList(CLI::App& app, const std::string& flags, std::vector<std::int64_t>* values,
-                         IntRange range, const std::string& help);
-CLI::Option* AddRealList(CLI::App& app, const std::string& flags, std::vector<double>* values,
-                         RealRange range, const std::string& help);
+Option AddSizeList(App app, const std::string& flags, std::vector<std::int64_t>* values,
+                   IntRange range, const std::string& help);
+Option AddRealList(App app, const std::string& flags, std::vector<double>* values, RealRange range,
+                   const std::string& help);
 /// One of `choices`, the first being the default.
-CLI::Option* AddChoice(CLI::App& app, const std::string& flags, std::string* value,
-                       const std::vector<std::string>& choices, const std::string& help);
+Option AddChoice(App app, const std::string& flags, std::string* value,
+                 const std::vector<std::string>& choices, const std::string& help);
 
 /// Some of `choices`, separated by commas.
-CLI::Option* AddChoiceList(CLI::App& app, const std::string& flags,
-                           std::vector<std::string>* values,
-                           const std::vector<std::string>& choices, const std::string& help);
+Option AddChoiceList(App app, const std::string& flags, std::vector<std::string>* values,
+                     const std::vector<std::string>& choices, const std::string& help);
 
-void AddModel(CLI::App& app, std::string* model);
+void AddModel(App app, std::string* model);
 
 struct SessionFlags {
   std::int64_t threads = 0;
@@ -64,11 +63,11 @@ struct SessionFlags {
   std::string weights;
 };
 
-void AddThreads(CLI::App& app, std::int64_t* threads);
-void AddKvTypeAndMath(CLI::App& app, SessionFlags* flags);
-void AddContext(CLI::App& app, SessionFlags* flags);
+void AddThreads(App app, std::int64_t* threads);
+void AddKvTypeAndMath(App app, SessionFlags* flags);
+void AddContext(App app, SessionFlags* flags);
 /// --kv-policy and --kv-budget.
-void AddKvPolicy(CLI::App& app, SessionFlags* flags);
+void AddKvPolicy(App app, SessionFlags* flags);
 SessionOptions ToSessionOptions(const SessionFlags& flags);
 ModelOptions ToModelOptions(const SessionFlags& flags);
 
@@ -80,7 +79,7 @@ struct TextFlags {
   bool no_bos = false;
 };
 
-void AddText(CLI::App& app, TextFlags* flags);
+void AddText(App app, TextFlags* flags);
 EncodeOptions ToEncodeOptions(const TextFlags& flags);
 /// The bytes of the text; of standard input if neither a text nor a file was named.
 Result<std::string> ReadText(const TextFlags& flags);

@@ -143,23 +143,23 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-Command AddPerplexity(CLI::App& parent) {
+Command AddPerplexity(App parent) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = parent.add_subcommand("perplexity", "Score how well a model predicts a text");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  app->add_option("--ids-file", flags->ids_file,
-                  "Read token ids instead: a JSON list, or numbers separated by spaces or commas")
-      ->type_name("FILE")
-      ->excludes("--prompt")
-      ->excludes("--file");
-  AddThreads(*app, &flags->session.threads);
-  AddContext(*app, &flags->session);
-  AddKvTypeAndMath(*app, &flags->session);
-  AddKvPolicy(*app, &flags->session);
-  AddAblation(*app, &flags->ablation);
-  AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
-  app->footer(
+  const App app = parent.AddSubcommand("perplexity", "Score how well a model predicts a text");
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  app.AddOption("--ids-file", &flags->ids_file,
+                "Read token ids instead: a JSON list, or numbers separated by spaces or commas")
+      .Type("FILE")
+      .Excludes("--prompt")
+      .Excludes("--file");
+  AddThreads(app, &flags->session.threads);
+  AddContext(app, &flags->session);
+  AddKvTypeAndMath(app, &flags->session);
+  AddKvPolicy(app, &flags->session);
+  AddAblation(app, &flags->ablation);
+  AddChoice(app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
+  app.Footer(
       std::string(kAblationHelp) +
       "mean_nll is the mean of -ln p(token | all before it) over every token but the first, in "
       "nats;\n"

@@ -38,13 +38,13 @@ int Run(const Flags& flags) {
 
 }  // namespace
 
-Command AddTokenize(CLI::App& parent) {
+Command AddTokenize(App parent) {
   const auto flags = std::make_shared<Flags>();
-  CLI::App* app = parent.add_subcommand("tokenize", "Split a text into the tokens of a model");
-  AddModel(*app, &flags->model);
-  AddText(*app, &flags->text);
-  AddChoice(*app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
-  app->footer(
+  const App app = parent.AddSubcommand("tokenize", "Split a text into the tokens of a model");
+  AddModel(app, &flags->model);
+  AddText(app, &flags->text);
+  AddChoice(app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
+  app.Footer(
       "The model may be a vocabulary alone (a GGUF file without tensors). Without -p and -f the "
       "text\n"
       "comes from standard input. In JSON, bytes of a piece that are no UTF-8 of their own read\n"
