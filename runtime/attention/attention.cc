@@ -3,36 +3,25 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "runtime/attention/plan_impl.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/isa.h"
 #include "runtime/platform/team.h"
 #include "runtime/platform/threads.h"
 
 namespace manyhead {
 namespace {
 
+constexpr const char* kCreate = "AttentionPlan::Create";
 constexpr std::int64_t kMaxHeadDim = 1024;
 constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 31;
 /// Beyond these the soft-cap, its inverse or a logit over it would be a denormal, which counts as
 /// 0.
 constexpr float kMinSoftcap = 1e-30F, kMaxSoftcap = 1e30F;
-
-template <class... Parts>
-Status Invalid(const Parts&... parts) {
-  std::ostringstream message;
-  message << "AttentionPlan::Create: ";
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
-
-Status CheckRange(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return Status();
-  return Invalid(name, " = ", value, "; expected ", low, "..", high);
-}
 
 Status CheckSizes(const AttentionParams& params) {
   const struct {
@@ -51,19 +40,20 @@ Status CheckSizes(const AttentionParams& params) {
       {"threads", params.threads, 0, kMaxThreads},
   };
   for (const auto& [name, value, low, high] : sizes) {
-    if (Status status = CheckRange(name, value, low, high); !status.ok()) return status;
+    if (Status status = CheckRange(kCreate, name, value, low, high); !status.ok()) return status;
   }
   if (params.num_heads % params.num_kv_heads != 0) {
-    return Invalid("num_heads = ", params.num_heads,
-                   " is not a multiple of num_kv_heads = ", params.num_kv_heads);
+    return InvalidArgument(kCreate, "num_heads = ", params.num_heads,
+                           " is not a multiple of num_kv_heads = ", params.num_kv_heads);
   }
   if (!std::isfinite(params.softmax_scale)) {
-    return Invalid("softmax_scale = ", params.softmax_scale, "; expected a finite number");
+    return InvalidArgument(kCreate, "softmax_scale = ", params.softmax_scale,
+                           "; expected a finite number");
   }
   if (params.logit_softcap != 0 &&
       !(params.logit_softcap >= kMinSoftcap && params.logit_softcap <= kMaxSoftcap)) {
-    return Invalid("logit_softcap = ", params.logit_softcap, "; expected 0 or ", kMinSoftcap, "..",
-                   kMaxSoftcap);
+    return InvalidArgument(kCreate, "logit_softcap = ", params.logit_softcap, "; expected 0 or ",
+                           kMinSoftcap, "..", kMaxSoftcap);
   }
   return Status();
 }
@@ -72,12 +62,13 @@ Status CheckPerHead(const char* name, const std::vector<float>& values, std::int
                     bool may_be_none) {
   if (values.empty()) return Status();
   if (static_cast<std::int64_t>(values.size()) != num_heads) {
-    return Invalid(name, " has ", values.size(), " entries; num_heads = ", num_heads);
+    return InvalidArgument(kCreate, name, " has ", values.size(),
+                           " entries; num_heads = ", num_heads);
   }
   for (std::size_t h = 0; h < values.size(); ++h) {
     if (std::isfinite(values[h]) || (may_be_none && values[h] == -HUGE_VALF)) continue;
-    return Invalid(name, "[", h, "] = ", values[h], "; expected a finite number",
-                   may_be_none ? " or -inf" : "");
+    return InvalidArgument(kCreate, name, "[", h, "] = ", values[h], "; expected a finite number",
+                           may_be_none ? " or -inf" : "");
   }
   return Status();
 }
@@ -86,10 +77,7 @@ Status CheckPerHead(const char* name, const std::vector<float>& values, std::int
 Status CheckStrict(const AttentionParams& params, Isa isa) {
   const Isa best = SupportedIsas().back();
   if (!params.strict || SameAttention(isa, best)) return Status();
-  std::ostringstream message;
-  message << "AttentionPlan::Create: strict: isa = " << IsaName(isa) << "; this CPU runs "
-          << IsaName(best);
-  return Status(StatusCode::kUnsupported, message.str());
+  return Unsupported(kCreate, "strict: isa = ", IsaName(isa), "; this CPU runs ", IsaName(best));
 }
 
 /// Keys to the right of a query that it sees, of any use: positions stay below 2^41.
@@ -98,18 +86,6 @@ std::int64_t ResolveRight(const AttentionParams& params) {
   if (params.causal) return 0;
   if (params.window_right.has_value()) return std::min(*params.window_right, kUnbounded);
   return params.window > 0 ? 0 : kUnbounded;
-}
-
-Result<Isa> ResolveIsa(const AttentionParams& params) {
-  if (!params.isa.has_value()) return SelectIsa();
-  const std::vector<Isa> supported = SupportedIsas();
-  if (std::find(supported.begin(), supported.end(), *params.isa) != supported.end()) {
-    return *params.isa;
-  }
-  std::ostringstream message;
-  message << "AttentionPlan::Create: isa = " << static_cast<int>(*params.isa)
-          << "; this CPU runs up to " << IsaName(supported.back());
-  return Status(StatusCode::kUnsupported, message.str());
 }
 
 }  // namespace
@@ -123,7 +99,7 @@ Result<AttentionPlan> AttentionPlan::Create(const AttentionParams& params) {
     status = CheckPerHead("sink_logits", params.sink_logits, params.num_heads, true);
   }
   if (!status.ok()) return status;
-  const Result<Isa> isa = ResolveIsa(params);
+  const Result<Isa> isa = ResolveIsa(kCreate, params.isa);
   if (!isa.ok()) return isa.status();
   if (status = CheckStrict(params, *isa); !status.ok()) return status;
   AttentionParams resolved = params;
@@ -152,9 +128,7 @@ constexpr const char* kRun = "AttentionPlan::Run";
 
 Status CheckNotNull(const char* name, const void* pointer, std::int64_t tokens) {
   if (tokens == 0 || pointer != nullptr) return Status();
-  std::ostringstream message;
-  message << kRun << ": " << name << " = null; expected " << tokens << " tokens";
-  return Status(StatusCode::kInvalidArgument, message.str());
+  return InvalidArgument(kRun, name, " = null; expected ", tokens, " tokens");
 }
 
 Status CheckTensors(std::int64_t q_len, const float* q, const float* out) {
@@ -206,21 +180,18 @@ Status AttentionPlan::Run(std::int64_t q_len, std::int64_t kv_len, const float* 
 Status AttentionPlan::Weights(const AttentionTensors& tensors, LogitStage stage,
                               float* weights) noexcept {
   constexpr const char* kName = "AttentionPlan::Weights";
-  const auto invalid = [](const std::string& what) {
-    return Status(StatusCode::kInvalidArgument, std::string(kName).append(": ").append(what));
-  };
   const std::lock_guard turn(impl_->turn());
   Status status = impl_->Prepare(tensors, kName);
   if (!status.ok()) return status;
   if (impl_->q_len() == 0 || tensors.kv_len == 0) return Status();
-  if (tensors.q.data == nullptr) return invalid("q = null; expected the queries of Run");
-  if (weights == nullptr) return invalid("weights = null; expected room for every logit");
-  if (stage > LogitStage::kProbs) {
-    const std::string value = std::to_string(static_cast<int>(stage));
-    return invalid(std::string("stage = ").append(value).append("; expected 0..3"));
-  }
+  if (tensors.q.data == nullptr)
+    return InvalidArgument(kName, "q = null; expected the queries of Run");
+  if (weights == nullptr)
+    return InvalidArgument(kName, "weights = null; expected room for every logit");
+  if (stage > LogitStage::kProbs)
+    return InvalidArgument(kName, "stage = ", static_cast<int>(stage), "; expected 0..3");
   if (stage == LogitStage::kProbs && tensors.lse.data == nullptr) {
-    return invalid("lse = null; expected what Run wrote");
+    return InvalidArgument(kName, "lse = null; expected what Run wrote");
   }
   RunTeam(params().threads, [&](Worker& worker) { impl_->WeightsOn(worker, stage, weights); });
   return Status();
@@ -240,10 +211,8 @@ Status AttentionPlan::Weights(const KvCache& cache, std::int64_t layer, Sequence
     const float* data;
   } pointers[] = {{"q", q}, {"lse", lse}, {"weights", weights}};
   for (const auto& [name, data] : pointers) {
-    if (data != nullptr) continue;
-    std::ostringstream message;
-    message << kName << ": " << name << " = null; expected " << q_len << " tokens";
-    return Status(StatusCode::kInvalidArgument, message.str());
+    if (data == nullptr)
+      return InvalidArgument(kName, name, " = null; expected ", q_len, " tokens");
   }
   RunTeam(params().threads,
           [&](Worker& worker) { impl_->CacheWeightsOn(worker, layer, q, lse, weights); });
@@ -252,21 +221,19 @@ Status AttentionPlan::Weights(const KvCache& cache, std::int64_t layer, Sequence
 
 Result<AttentionExplanation> AttentionPlan::Explain(KvType k_type, KvType v_type,
                                                     std::int64_t q_len, std::int64_t kv_len) const {
+  constexpr const char* kName = "AttentionPlan::Explain";
   const struct {
     const char *name, *limit;
     std::int64_t value, most;
   } lengths[] = {{"q_len", "max_q_len", q_len, params().max_q_len},
                  {"kv_len", "max_kv_len", kv_len, params().max_kv_len}};
   for (const auto& [name, limit, value, most] : lengths) {
-    if (value >= 1 && value <= most) continue;
-    std::ostringstream message;
-    message << "AttentionPlan::Explain: " << name << " = " << value << "; expected 1.." << most
-            << ", the plan's " << limit;
-    return Status(StatusCode::kInvalidArgument, message.str());
+    if (value < 1 || value > most)
+      return InvalidArgument(kName, name, " = ", value, "; expected 1..", most, ", the plan's ",
+                             limit);
   }
-  if (k_type > KvType::kInt4 || v_type > KvType::kInt4) {
-    return Status(StatusCode::kInvalidArgument, "AttentionPlan::Explain: unknown KvType");
-  }
+  if (k_type > KvType::kInt4 || v_type > KvType::kInt4)
+    return InvalidArgument(kName, "unknown KvType");
   return impl_->Explain(k_type, v_type, q_len, kv_len);
 }
 

@@ -5,6 +5,7 @@
 
 #include "runtime/cache/kv_cache_impl.h"
 #include "runtime/platform/dcheck.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
@@ -99,7 +100,7 @@ AttentionBlock AttentionKeySource::MakeBlock(KeySpan span) noexcept {
   block.first = span.begin / kKvTile * kKvTile;
   block.begin = span.begin;
   block.end = span.end;
-  block.tiles = (span.end - block.first + kKvTile - 1) / kKvTile;
+  block.tiles = CeilDiv(span.end - block.first, kKvTile);
   return block;
 }
 
@@ -156,9 +157,8 @@ void AttentionKeySource::LoadPages(AttentionBlock& block) const noexcept {
   block.v_type = layout.v_type;
   block.k_scaled = layout.k_type == KvType::kInt8;
   block.v_scaled = layout.v_type == KvType::kInt8;
-  block.v_stride = layout.v_type == KvType::kInt4
-                       ? (layout.v_row + kKvGroup - 1) / kKvGroup * (kKvGroup / 2)
-                       : layout.v_row;
+  block.v_stride = layout.v_type == KvType::kInt4 ? CeilDiv(layout.v_row, kKvGroup) * (kKvGroup / 2)
+                                                  : layout.v_row;
   if (view_.num_holes > 0) block.missing = MissingIn(block);
   for (std::int64_t t = 0; t < block.tiles; ++t) {
     // The first tile, which holds block.begin, stands in for tiles all of whose keys are missing.

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 #include <string>
 
 #include "manyhead/attention.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 
@@ -27,26 +27,18 @@ std::vector<float> AlibiSlopes(std::int64_t num_heads) {
 Status MergeAttentionStates(std::int64_t rows, std::int64_t head_dim_v, const float* out_a,
                             const float* lse_a, const float* out_b, const float* lse_b, float* out,
                             float* lse) noexcept {
-  constexpr const char* kName = "MergeAttentionStates: ";
-  std::ostringstream message;
-  message << kName;
-  if (rows < 0) {
-    message << "rows = " << rows << "; expected 0 or more";
-    return Status(StatusCode::kInvalidArgument, message.str());
-  }
-  if (head_dim_v < 0) {
-    message << "head_dim_v = " << head_dim_v << "; expected 0 or more";
-    return Status(StatusCode::kInvalidArgument, message.str());
-  }
+  constexpr const char* kName = "MergeAttentionStates";
+  if (rows < 0) return InvalidArgument(kName, "rows = ", rows, "; expected 0 or more");
+  if (head_dim_v < 0)
+    return InvalidArgument(kName, "head_dim_v = ", head_dim_v, "; expected 0 or more");
   const struct {
     const char* name;
     const float* data;
   } pointers[] = {{"out_a", out_a}, {"lse_a", lse_a}, {"out_b", out_b},
                   {"lse_b", lse_b}, {"out", out},     {"lse", lse}};
   for (const auto& [name, data] : pointers) {
-    if (rows == 0 || data != nullptr) continue;
-    message << name << " = null; expected " << rows << " rows";
-    return Status(StatusCode::kInvalidArgument, message.str());
+    if (rows > 0 && data == nullptr)
+      return InvalidArgument(kName, name, " = null; expected ", rows, " rows");
   }
   const Result<Isa> isa = SelectIsa();
   if (!isa.ok()) return isa.status();

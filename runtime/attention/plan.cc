@@ -4,6 +4,7 @@
 
 #include "runtime/attention/plan_impl.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
@@ -22,12 +23,6 @@ constexpr std::int64_t kMaxPartsBytes = 64 << 20;
 /// Tiles per thread above which they may be larger than a chunk: fewer reads of keys and values,
 /// but an end at which other threads wait longer.
 constexpr std::int64_t kTilesPerThread = 16;
-
-std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-std::int64_t CeilDiv(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
 
 /// Rows per tile for a request with `rows` rows per KV head.
 std::int64_t TileRowsOf(const AttentionParams& params, std::int64_t rows) noexcept {

@@ -1,9 +1,10 @@
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "runtime/attention/plan_impl.h"
 #include "runtime/cache/kv_cache_impl.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
@@ -15,26 +16,12 @@ constexpr std::int64_t kItemsPerThread = 4;
 /// Positions beyond which distances would no longer be exact.
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 40;
 
-std::int64_t CeilDiv(std::int64_t n, std::int64_t by) { return (n + by - 1) / by; }
-
-template <class... Parts>
-Status Fail(StatusCode code, const char* function, const Parts&... parts) {
-  std::ostringstream message;
-  message << function << ": ";
-  (message << ... << parts);
-  return Status(code, message.str());
-}
-
-template <class... Parts>
-Status Invalid(const char* function, const Parts&... parts) {
-  return Fail(StatusCode::kInvalidArgument, function, parts...);
-}
-
 template <class T>
 Status CheckLogitTensor(const LogitTensor<T>& tensor, const char* name, std::int64_t kv_len,
                         const char* function) {
   if (tensor.data == nullptr || tensor.kv_len >= kv_len) return Status();
-  return Invalid(function, name, ".kv_len = ", tensor.kv_len, " is less than kv_len = ", kv_len);
+  return InvalidArgument(function, name, ".kv_len = ", tensor.kv_len,
+                         " is less than kv_len = ", kv_len);
 }
 
 Status CheckBias(const AttentionBias& bias, std::int64_t kv_len, const char* function) {
@@ -51,7 +38,7 @@ Status AttentionPlan::Impl::CheckLayer(const KvCache& cache, std::int64_t layer,
   const auto& layers = cache.params().layers;
   const auto count = static_cast<std::int64_t>(layers.size());
   if (layer < 0 || layer >= count) {
-    return Invalid(function, "layer = ", layer, "; expected 0..", count - 1);
+    return InvalidArgument(function, "layer = ", layer, "; expected 0..", count - 1);
   }
   const KvLayerShape& shape = layers[static_cast<std::size_t>(layer)];
   const struct {
@@ -64,8 +51,8 @@ Status AttentionPlan::Impl::CheckLayer(const KvCache& cache, std::int64_t layer,
   };
   for (const auto& [name, plan, stored] : sizes) {
     if (plan == stored) continue;
-    return Invalid(function, name, " = ", plan, " of the plan differs from ", name, " = ", stored,
-                   " of layer ", layer, " in the cache");
+    return InvalidArgument(function, name, " = ", plan, " of the plan differs from ", name, " = ",
+                           stored, " of layer ", layer, " in the cache");
   }
   return Status();
 }
@@ -98,12 +85,12 @@ Status AttentionPlan::Impl::AddRequest(std::int64_t index, SequenceId sequence, 
                                        std::int64_t kv_len, std::int64_t position,
                                        const char* function) noexcept {
   if (q_len > params_.max_q_len - q_len_) {
-    return Invalid(function, "q_len = ", q_len_ + q_len,
-                   " exceeds max_q_len = ", params_.max_q_len);
+    return InvalidArgument(function, "q_len = ", q_len_ + q_len,
+                           " exceeds max_q_len = ", params_.max_q_len);
   }
   if (kv_len > params_.max_kv_len) {
-    return Invalid(function, "kv_len = ", kv_len, " of request ", index,
-                   " exceeds max_kv_len = ", params_.max_kv_len);
+    return InvalidArgument(function, "kv_len = ", kv_len, " of request ", index,
+                           " exceeds max_kv_len = ", params_.max_kv_len);
   }
   if (q_len == 0) return Status();  // nothing to do, and no place needed
   Request& request = requests_[static_cast<std::size_t>(num_requests_++)];
@@ -123,24 +110,25 @@ Status AttentionPlan::Impl::Prepare(const KvCache& cache, std::span<const Sequen
   bias_ = bias;
   Restart();
   if (qo_indptr != nullptr && qo_indptr[0] != 0) {
-    return Invalid(function, "qo_indptr[0] = ", qo_indptr[0], "; expected 0");
+    return InvalidArgument(function, "qo_indptr[0] = ", qo_indptr[0], "; expected 0");
   }
   for (std::size_t b = 0; b < sequences.size(); ++b) {
     if (qo_indptr != nullptr && qo_indptr[b + 1] < qo_indptr[b]) {
-      return Invalid(function, "qo_indptr[", b + 1, "] = ", qo_indptr[b + 1],
-                     " is less than qo_indptr[", b, "] = ", qo_indptr[b]);
+      return InvalidArgument(function, "qo_indptr[", b + 1, "] = ", qo_indptr[b + 1],
+                             " is less than qo_indptr[", b, "] = ", qo_indptr[b]);
     }
     const std::int64_t kv_len = cache.length(sequences[b]);
     if (kv_len < 0) {
-      return Invalid(function, "sequences[", b, "] = ", static_cast<std::int32_t>(sequences[b]),
-                     " is not a sequence of the cache");
+      return InvalidArgument(function, "sequences[", b,
+                             "] = ", static_cast<std::int32_t>(sequences[b]),
+                             " is not a sequence of the cache");
     }
     const std::int64_t q_len = qo_indptr == nullptr ? 1 : qo_indptr[b + 1] - qo_indptr[b];
     const std::int64_t first_query = cache.impl().FirstQuery(sequences[b]);
     if (q_len > 0 && first_query > 0 && kv_len - q_len < first_query) {
-      return Invalid(function, "q_len = ", q_len, " of request ", b, " begins at position ",
-                     kv_len - q_len, "; keys that queries before position ", first_query,
-                     " see were evicted");
+      return InvalidArgument(function, "q_len = ", q_len, " of request ", b, " begins at position ",
+                             kv_len - q_len, "; keys that queries before position ", first_query,
+                             " see were evicted");
     }
     Status status = CheckBias(bias, kv_len, function);
     if (status.ok()) {
@@ -149,8 +137,8 @@ Status AttentionPlan::Impl::Prepare(const KvCache& cache, std::span<const Sequen
     }
     if (!status.ok()) return status;
     if ((params_.causal || params_.window > 0) && q_len > kv_len) {
-      return Invalid(function, "q_len = ", q_len, " of request ", b,
-                     " exceeds its kv_len = ", kv_len);
+      return InvalidArgument(function, "q_len = ", q_len, " of request ", b,
+                             " exceeds its kv_len = ", kv_len);
     }
   }
   return CutItems(function);
@@ -165,32 +153,33 @@ Status AttentionPlan::Impl::CheckTensors(const AttentionTensors& tensors,
     std::int64_t value;
   } sizes[] = {{"batch", batch}, {"q_len", q_len}, {"kv_len", kv_len}};
   for (const auto& [name, value] : sizes) {
-    if (value < 0) return Invalid(function, name, " = ", value, "; expected 0 or more");
+    if (value < 0) return InvalidArgument(function, name, " = ", value, "; expected 0 or more");
   }
   for (const auto& [name, type] : {std::pair("k_type", k_type), std::pair("v_type", v_type)}) {
     if (type > KvType::kBf16) {
-      return Invalid(function, name, " = ", KvTypeName(type),
-                     "; expected f32, f16 or bf16 (a KvCache holds the others)");
+      return InvalidArgument(function, name, " = ", KvTypeName(type),
+                             "; expected f32, f16 or bf16 (a KvCache holds the others)");
     }
   }
   if (batch == 0 || q_len == 0) return Status();
   if (batch > 1 && q_len > params_.max_q_len / batch) {
-    return Invalid(function, "batch = ", batch, " times q_len = ", q_len,
-                   " exceeds max_q_len = ", params_.max_q_len);
+    return InvalidArgument(function, "batch = ", batch, " times q_len = ", q_len,
+                           " exceeds max_q_len = ", params_.max_q_len);
   }
   std::int64_t longest = kv_lens == nullptr ? kv_len : 0;
   for (std::int64_t b = 0; kv_lens != nullptr && b < batch; ++b) {
     if (kv_lens[b] < 0 || kv_lens[b] > kv_len) {
-      return Invalid(function, "kv_lens[", b, "] = ", kv_lens[b], "; expected 0..", kv_len);
+      return InvalidArgument(function, "kv_lens[", b, "] = ", kv_lens[b], "; expected 0..", kv_len);
     }
     longest = std::max(longest, kv_lens[b]);
   }
   for (std::int64_t b = 0; query_starts != nullptr && b < batch; ++b) {
     if (query_starts[b] >= -kMaxPosition && query_starts[b] <= kMaxPosition) continue;
-    return Invalid(function, "query_starts[", b, "] = ", query_starts[b], "; expected -2^40..2^40");
+    return InvalidArgument(function, "query_starts[", b, "] = ", query_starts[b],
+                           "; expected -2^40..2^40");
   }
   if (kv_len > 0 && k.data == nullptr) {
-    return Invalid(function, "k = null; expected ", kv_len, " tokens");
+    return InvalidArgument(function, "k = null; expected ", kv_len, " tokens");
   }
   return CheckBias(bias, longest, function);
 }
@@ -244,9 +233,9 @@ Status AttentionPlan::Impl::CutItems(const char* function) noexcept {
     const std::int64_t floats = wanted ? PartsFloats(request) : 0;
     request.split = wanted && floats <= parts_floats_ - parts;
     if (wanted && !request.split && params_.strict) {
-      return Fail(StatusCode::kUnsupported, function, "strict: the keys of request ", request.index,
-                  " are not split over threads: partial states of ", floats * kFloatBytes,
-                  " bytes; scratch has ", (parts_floats_ - parts) * kFloatBytes);
+      return Unsupported(function, "strict: the keys of request ", request.index,
+                         " are not split over threads: partial states of ", floats * kFloatBytes,
+                         " bytes; scratch has ", (parts_floats_ - parts) * kFloatBytes);
     }
     parts += request.split ? floats : 0;
     items_ += request.split ? tiles * request.parts : tiles;

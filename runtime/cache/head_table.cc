@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "runtime/platform/math.h"
+
 namespace manyhead {
 namespace {
 
 using kernels::KvSpan;
-
-std::int64_t CeilDiv(std::int64_t n, std::int64_t by) noexcept { return (n + by - 1) / by; }
 
 /// The first hole that ends after `position`.
 std::int64_t FirstHoleAfter(const Table<KvSpan>& holes, std::int64_t position) noexcept {

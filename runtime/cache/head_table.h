@@ -7,6 +7,7 @@
 #include "kernels/kv_layout.h"
 #include "manyhead/kv_cache.h"
 #include "runtime/cache/table.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 
@@ -22,7 +23,7 @@ struct KvHead {
   bool off() const noexcept { return params.policy.kind == KvPolicyKind::kOff; }
   bool scored() const noexcept { return params.policy.kind == KvPolicyKind::kBudget; }
   std::int64_t PagesFor(std::int64_t tokens) const noexcept {
-    return off() ? 0 : tokens / layout.page_size + (tokens % layout.page_size != 0);
+    return off() ? 0 : CeilDiv(tokens, layout.page_size);
   }
   /// Page pointers a table of so many pages has room for. Short sequences never grow their tables.
   std::int64_t RoomForPages(std::int64_t pages) const noexcept {

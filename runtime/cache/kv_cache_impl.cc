@@ -1,12 +1,12 @@
 #include "runtime/cache/kv_cache_impl.h"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "runtime/cache/page_layout.h"
 #include "runtime/platform/dcheck.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 
@@ -144,10 +144,8 @@ Status KvCache::Impl::CheckRoom(const Change& change) const {
                               pool_.ListBytesWith(added_pages_) - pool_.list_bytes();
   const std::int64_t free = params_.capacity_bytes - pool_.used_bytes() - table_bytes();
   if (needed <= std::max<std::int64_t>(0, free)) return Status();
-  std::ostringstream message;
-  message << change.function << ": pages and tables need " << needed << " more bytes; " << free
-          << " of capacity_bytes = " << params_.capacity_bytes << " are free";
-  return Status(StatusCode::kOutOfPages, message.str());
+  return OutOfPages(change.function, "pages and tables need ", needed, " more bytes; ", free,
+                    " of capacity_bytes = ", params_.capacity_bytes, " are free");
 }
 
 Status KvCache::Impl::Admit(Change& change) {

@@ -1,17 +1,16 @@
 #include <algorithm>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
 #include "runtime/cache/page_layout.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/math.h"
 
 /// What a cache takes, before there is one.
 
 namespace manyhead {
 namespace {
-
-std::int64_t CeilDiv(std::int64_t n, std::int64_t by) noexcept { return (n + by - 1) / by; }
 
 /// Most pages that a head holds of a sequence which grows to `tokens` tokens in steps of up to
 /// `step`: a step's tokens, and what was kept before it.
@@ -66,12 +65,10 @@ Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t s
   constexpr const char* kName = "KvCapacityBytes";
   const Result<KvCacheParams> resolved = ResolveKvShapes(params, kName);
   if (!resolved.ok()) return resolved.status();
-  std::ostringstream message;
-  message << kName << ": sequences = " << sequences << ", tokens = " << tokens;
-  if (sequences < 1 || tokens < 1) message << "; expected 1 or more of each";
-  if (step < 0) message << ", step = " << step << "; expected 0 or more";
-  if (sequences < 1 || tokens < 1 || step < 0)
-    return Status(StatusCode::kInvalidArgument, message.str());
+  if (sequences < 1 || tokens < 1)
+    return InvalidArgument(kName, "sequences = ", sequences, ", tokens = ", tokens,
+                           "; expected 1 or more of each");
+  if (step < 0) return InvalidArgument(kName, "step = ", step, "; expected 0 or more");
   step = step == 0 ? tokens : std::min(step, tokens);
   ByteSum bytes;
   std::map<std::int64_t, ByteSum> arena_pages;  // by bytes of a page
@@ -95,10 +92,9 @@ Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t s
     overflow |= pages.overflow() || bytes.overflow();
     if (!overflow) bytes.Add(1, PageArena::ListBytes(pages.sum()));
   }
-  if (overflow || bytes.overflow()) {
-    message << " need more than 2^63 - 1 bytes";
-    return Status(StatusCode::kInvalidArgument, message.str());
-  }
+  if (overflow || bytes.overflow())
+    return InvalidArgument(kName, "sequences = ", sequences, ", tokens = ", tokens,
+                           " need more than 2^63 - 1 bytes");
   return bytes.sum();
 }
 

@@ -5,15 +5,15 @@
 #include <string>
 
 #include "manyhead/kv_cache.h"
+#include "runtime/platform/errors.h"
 #include "runtime/platform/printable.h"
 
 namespace manyhead {
 namespace {
 
-Status Invalid(std::string_view text, const std::string& what) {
-  std::ostringstream message;
-  message << "ParseKvPolicy: '" << Printable(text) << "': " << what;
-  return Status(StatusCode::kInvalidArgument, message.str());
+template <class... Parts>
+Status Refuse(std::string_view text, const Parts&... parts) {
+  return InvalidArgument("ParseKvPolicy", "'", Printable(text), "': ", parts...);
 }
 
 /// One part, "name(value)" or "name".
@@ -59,8 +59,7 @@ Status ReadParts(std::string_view text, Parts* parts) {
     const std::string_view name = rest.substr(0, plus);
     const std::optional<Part> part = ParsePart(name);
     const auto wrong = [&](const char* expected) {
-      return Invalid(
-          text, std::string("part '").append(Printable(name)).append("'; expected ") + expected);
+      return Refuse(text, "part '", Printable(name), "'; expected ", expected);
     };
     if (!part) return wrong("a name and a whole number in brackets, as in window(512)");
     if (part->name == "full" || part->name == "off") {
@@ -109,22 +108,22 @@ Result<KvPolicy> ParseKvPolicy(std::string_view text) {
   if (parts.full && alone) return KvPolicy::Full();
   if (parts.off && alone) return KvPolicy::Off();
   if (parts.window && alone) {
-    if (*parts.window == 0) return Invalid(text, "window(0); expected at least 1");
+    if (*parts.window == 0) return Refuse(text, "window(0); expected at least 1");
     return KvPolicy::Window(*parts.window);
   }
   if (parts.full || parts.off || parts.window)
-    return Invalid(text, "full, window(n) and off stand alone");
+    return Refuse(text, "full, window(n) and off stand alone");
   const std::int64_t sink = parts.sink.value_or(0);
   if (parts.budget) {
     constexpr std::int64_t kLeast = 32;
     const std::int64_t recent =
         parts.recent.value_or(std::min(*parts.budget / 2, *parts.budget - sink - kLeast));
     if (sink > *parts.budget || recent < 0 || recent > *parts.budget - sink - kLeast)
-      return Invalid(text, "a budget is at least sink + recent + 32");
+      return Refuse(text, "a budget is at least sink + recent + 32");
     return KvPolicy::Budget(*parts.budget, recent, sink);
   }
   if (!parts.recent || *parts.recent == 0)
-    return Invalid(text, "sink(n) goes with recent(n) of at least 1");
+    return Refuse(text, "sink(n) goes with recent(n) of at least 1");
   return KvPolicy::SinkRecent(sink, *parts.recent);
 }
 

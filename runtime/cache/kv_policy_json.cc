@@ -1,12 +1,12 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "manyhead/kv_cache.h"
 #include "runtime/cache/page_layout.h"
+#include "runtime/platform/errors.h"
 #include "runtime/platform/json.h"
 
 namespace manyhead {
@@ -16,14 +16,6 @@ using Json = nlohmann::ordered_json;
 using Heads = std::vector<std::vector<KvHeadParams>>;
 
 constexpr const char* kName = "ParseKvHeads";
-
-template <class... Parts>
-Status Invalid(const Parts&... parts) {
-  std::ostringstream message;
-  message << kName << ": ";
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
 
 /// A number, or "first-last".
 struct Range {
@@ -54,13 +46,13 @@ Status ReadSelection(const std::string& where, const Json& entry, const char* ke
   if (!entry.contains(key)) return Status();
   const Json& list = entry[key];
   if (!list.is_array())
-    return Invalid(where, ".", key, " = ", ShowJson(list),
-                   "; expected a list of numbers and ranges");
+    return InvalidArgument(kName, where, ".", key, " = ", ShowJson(list),
+                           "; expected a list of numbers and ranges");
   for (const Json& item : list) {
     const std::optional<Range> range = ReadRange(item);
     if (!range || range->first < 0 || range->last < range->first || range->last >= count)
-      return Invalid(where, ".", key, " has ", ShowJson(item),
-                     "; expected numbers or \"first-last\" in 0..", count - 1);
+      return InvalidArgument(kName, where, ".", key, " has ", ShowJson(item),
+                             "; expected numbers or \"first-last\" in 0..", count - 1);
     for (std::int64_t i = range->first; i <= range->last; ++i)
       (*selected)[static_cast<std::size_t>(i)] = true;
   }
@@ -77,8 +69,8 @@ Status ReadType(const std::string& where, const std::string& key, const Json& va
                 std::optional<KvType>* type) {
   if (value.is_string()) *type = ParseKvType(value.get_ref<const std::string&>());
   if (type->has_value()) return Status();
-  return Invalid(where, ".", key, " = ", ShowJson(value),
-                 "; expected f32, f16, bf16, int8 or int4");
+  return InvalidArgument(kName, where, ".", key, " = ", ShowJson(value),
+                         "; expected f32, f16, bf16, int8 or int4");
 }
 
 Status ReadChanges(const std::string& where, const Json& entry, Changes* changes) {
@@ -90,20 +82,22 @@ Status ReadChanges(const std::string& where, const Json& entry, Changes* changes
       if (!status.ok()) return status;
     } else if (key == "policy") {
       if (!value.is_string())
-        return Invalid(where, ".policy = ", ShowJson(value), "; expected a text");
+        return InvalidArgument(kName, where, ".policy = ", ShowJson(value), "; expected a text");
       const Result<KvPolicy> policy = ParseKvPolicy(value.get_ref<const std::string&>());
-      if (!policy.ok()) return Invalid(where, ".policy: ", policy.status().message());
+      if (!policy.ok())
+        return InvalidArgument(kName, where, ".policy: ", policy.status().message());
       changes->policy = *policy;
     } else {
-      return Invalid(where, " has the key ", ShowJson(Json(key)),
-                     "; expected layers, kv_heads, k_type, v_type, policy");
+      return InvalidArgument(kName, where, " has the key ", ShowJson(Json(key)),
+                             "; expected layers, kv_heads, k_type, v_type, policy");
     }
   }
   return Status();
 }
 
 Status ApplyEntry(const std::string& where, const Json& entry, Heads* heads) {
-  if (!entry.is_object()) return Invalid(where, " = ", ShowJson(entry), "; expected an object");
+  if (!entry.is_object())
+    return InvalidArgument(kName, where, " = ", ShowJson(entry), "; expected an object");
   Changes changes;
   if (Status status = ReadChanges(where, entry, &changes); !status.ok()) return status;
   std::vector<bool> layers, kv_heads;
@@ -126,12 +120,13 @@ Status ApplyEntry(const std::string& where, const Json& entry, Heads* heads) {
 
 Status ApplyJson(std::string_view text, Heads* heads) {
   const Result<JsonTree> parsed = ParseJson(text, JsonKeys::kUnique);
-  if (!parsed.ok()) return Invalid(parsed.status().message());
+  if (!parsed.ok()) return InvalidArgument(kName, parsed.status().message());
   const Json& json = parsed->root();
   if (!json.is_object() || !json.contains("heads") || !json["heads"].is_array())
-    return Invalid("expected an object with a list \"heads\"");
+    return InvalidArgument(kName, "expected an object with a list \"heads\"");
   for (const auto& [key, value] : json.items())
-    if (key != "heads") return Invalid("has the key ", ShowJson(Json(key)), "; expected heads");
+    if (key != "heads")
+      return InvalidArgument(kName, "has the key ", ShowJson(Json(key)), "; expected heads");
   std::size_t index = 0;
   for (const Json& entry : json["heads"]) {
     const std::string where = "heads[" + std::to_string(index++) + "]";

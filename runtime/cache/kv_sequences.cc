@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
 #include "runtime/cache/page_layout.h"
 #include "runtime/platform/dcheck.h"
+#include "runtime/platform/errors.h"
 
 /// How sequences come, go and share pages.
 
@@ -48,12 +48,9 @@ std::int64_t KvCache::Impl::SlotsWith(std::int64_t count) const noexcept {
 }
 
 Status KvCache::Impl::PlanSlots(Change& change, std::int64_t count) const {
-  if (SlotsWith(count) > kMaxSlots) {
-    std::ostringstream message;
-    message << change.function << ": " << slots_.size() << " + " << count << " sequences; at most "
-            << kMaxSlots;
-    return Status(StatusCode::kUnsupported, message.str());
-  }
+  if (SlotsWith(count) > kMaxSlots)
+    return Unsupported(change.function, slots_.size(), " + ", count, " sequences; at most ",
+                       kMaxSlots);
   if (NeedsSlots(count)) change.table_bytes += SlotBytes(SlotsWith(count)) - slot_bytes_;
   return Status();
 }

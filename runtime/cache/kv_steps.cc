@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
 #include "runtime/cache/page_layout.h"
 #include "runtime/platform/dcheck.h"
+#include "runtime/platform/errors.h"
 
 /// How sequences grow: what a step evicts before it takes pages, and copies of other sequences.
 
@@ -109,10 +109,7 @@ Status KvCache::Impl::Reserve(SequenceId id, std::int64_t count, const char* fun
 }
 
 Status KvCache::Impl::TooLong(const char* function, std::int64_t length, std::int64_t count) const {
-  std::ostringstream message;
-  message << function << ": " << length << " + " << count
-          << " tokens; max_tokens = " << params_.max_tokens;
-  return Status(StatusCode::kOutOfPages, message.str());
+  return OutOfPages(function, length, " + ", count, " tokens; max_tokens = ", params_.max_tokens);
 }
 
 /// Whether page p of `table`, which ends at `length`, gets tokens beside those it has.

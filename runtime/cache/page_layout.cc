@@ -1,8 +1,10 @@
 #include "runtime/cache/page_layout.h"
 
 #include <algorithm>
-#include <sstream>
 #include <string>
+
+#include "runtime/platform/errors.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
@@ -17,10 +19,6 @@ constexpr std::int64_t kMaxHeadDim = 1024;
 constexpr std::int64_t kMaxPolicyTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kAlignBytes = 64;
 constexpr std::int64_t kLanePad = 16;  // V rows end on whole vectors of every instruction set
-
-std::int64_t RoundUp(std::int64_t value, std::int64_t multiple) noexcept {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 struct TileBytes {
   std::int64_t scales;  ///< where the scales begin: the bytes of the elements
@@ -42,38 +40,25 @@ TileBytes TileBytesOf(KvType type, std::int64_t elements, std::int64_t int4_elem
     }
     case KvType::kInt4: {
       const std::int64_t scales = RoundUp(kTile * int4_elements / 2, kAlignBytes);
-      const std::int64_t groups = (elements + kernels::kKvGroup - 1) / kernels::kKvGroup;
+      const std::int64_t groups = CeilDiv(elements, kernels::kKvGroup);
       return {scales, scales + kTile * groups * 2 * kF16Bytes};
     }
   }
   return {};
 }
 
-template <class... Parts>
-Status Invalid(const Parts&... parts) {
-  std::ostringstream message;
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
-
-Status CheckRange(const char* function, std::size_t layer, const char* name, std::int64_t value,
-                  std::int64_t most) {
-  if (value >= 1 && value <= most) return Status();
-  return Invalid(function, ": layers[", layer, "].", name, " = ", value, "; expected 1..", most);
-}
-
 Status CheckType(const char* function, const char* name, KvType type) {
   if (type <= KvType::kInt4) return Status();
-  return Invalid(function, ": ", name, " = ", static_cast<int>(type),
-                 "; expected 0..4 (f32, f16, bf16, int8, int4)");
+  return InvalidArgument(function, "", name, " = ", static_cast<int>(type),
+                         "; expected 0..4 (f32, f16, bf16, int8, int4)");
 }
 
 /// `what` names the head.
 Status CheckPolicy(const KvPolicy& policy, const std::string& what) {
   const auto check = [&](const char* name, std::int64_t value, std::int64_t least) {
     if (value >= least && value <= kMaxPolicyTokens) return Status();
-    return Invalid(what, ".policy.", name, " = ", value, "; expected ", least, "..",
-                   kMaxPolicyTokens);
+    return MakeError(StatusCode::kInvalidArgument, what, ".policy.", name, " = ", value,
+                     "; expected ", least, "..", kMaxPolicyTokens);
   };
   switch (policy.kind) {
     case KvPolicyKind::kFull:
@@ -94,7 +79,8 @@ Status CheckPolicy(const KvPolicy& policy, const std::string& what) {
                          : status;
     }
   }
-  return Invalid(what, ".policy.kind = ", static_cast<int>(policy.kind), "; expected 0..4");
+  return MakeError(StatusCode::kInvalidArgument, what,
+                   ".policy.kind = ", static_cast<int>(policy.kind), "; expected 0..4");
 }
 
 /// Fills in `heads`, or checks them.
@@ -106,21 +92,19 @@ Status ResolveHeads(KvCacheParams& params, const char* function) {
     return Status();
   }
   if (params.heads.size() != params.layers.size())
-    return Invalid(function, ": heads has ", params.heads.size(), " layers; layers has ",
-                   params.layers.size());
+    return InvalidArgument(function, "heads has ", params.heads.size(), " layers; layers has ",
+                           params.layers.size());
   for (std::size_t l = 0; l < params.layers.size(); ++l) {
     const std::vector<KvHeadParams>& heads = params.heads[l];
     if (static_cast<std::int64_t>(heads.size()) != params.layers[l].num_kv_heads)
-      return Invalid(function, ": heads[", l, "] has ", heads.size(),
-                     " entries; num_kv_heads = ", params.layers[l].num_kv_heads);
+      return InvalidArgument(function, "heads[", l, "] has ", heads.size(),
+                             " entries; num_kv_heads = ", params.layers[l].num_kv_heads);
     for (std::size_t h = 0; h < heads.size(); ++h) {
-      std::ostringstream name;
-      name << function << ": heads[" << l << "][" << h << "]";
-      const std::string what = name.str();
+      const std::string what = Concat(function, ": heads[", l, "][", h, "]");
       if (heads[h].k_type > KvType::kInt4 || heads[h].v_type > KvType::kInt4)
-        return Invalid(what, " has types ", static_cast<int>(heads[h].k_type), ", ",
-                       static_cast<int>(heads[h].v_type),
-                       "; expected 0..4 (f32, f16, bf16, int8, int4)");
+        return MakeError(StatusCode::kInvalidArgument, what, " has types ",
+                         static_cast<int>(heads[h].k_type), ", ", static_cast<int>(heads[h].v_type),
+                         "; expected 0..4 (f32, f16, bf16, int8, int4)");
       if (Status status = CheckPolicy(heads[h].policy, what); !status.ok()) return status;
     }
   }
@@ -197,7 +181,7 @@ void CopyLanes(const std::byte* from, std::byte* to, std::int64_t rows, std::int
 void CopyKeyLanes(const kernels::KvPageLayout& layout, const std::byte* from, std::byte* to,
                   std::int64_t first, std::int64_t last) noexcept {
   const std::int64_t d = layout.head_dim, scales = layout.k_scale_bytes;
-  const std::int64_t groups = (d + kernels::kKvGroup - 1) / kernels::kKvGroup;
+  const std::int64_t groups = CeilDiv(d, kernels::kKvGroup);
   switch (layout.k_type) {
     case KvType::kF32:
       return CopyLanes(from, to, d, 4, first, last);
@@ -225,7 +209,7 @@ void CopyValueRows(const kernels::KvPageLayout& layout, const std::byte* from, s
       std::copy_n(from + offset + t * row, used, to + offset + t * row);
   };
   const std::int64_t row = layout.v_row, used = layout.head_dim_v;
-  const std::int64_t groups = (used + kernels::kKvGroup - 1) / kernels::kKvGroup;
+  const std::int64_t groups = CeilDiv(used, kernels::kKvGroup);
   switch (layout.v_type) {
     case KvType::kF32:
       return copy(0, row * 4, used * 4);
@@ -258,25 +242,32 @@ void CopyKvTokens(const kernels::KvPageLayout& layout, const std::byte* from, st
 
 Result<KvCacheParams> ResolveKvShapes(const KvCacheParams& params, const char* function) {
   KvCacheParams resolved = params;
-  if (params.layers.empty()) return Invalid(function, ": layers has 0 entries; expected 1 or more");
+  if (params.layers.empty())
+    return InvalidArgument(function, "layers has 0 entries; expected 1 or more");
   std::int64_t num_heads = 0;
   for (std::size_t l = 0; l < params.layers.size(); ++l) {
     KvLayerShape& shape = resolved.layers[l];
     if (shape.head_dim_v == 0) shape.head_dim_v = shape.head_dim;
-    Status status = CheckRange(function, l, "num_kv_heads", shape.num_kv_heads, kMaxKvHeads);
-    if (status.ok()) status = CheckRange(function, l, "head_dim", shape.head_dim, kMaxHeadDim);
-    if (status.ok()) status = CheckRange(function, l, "head_dim_v", shape.head_dim_v, kMaxHeadDim);
-    if (!status.ok()) return status;
+    const struct {
+      const char* name;
+      std::int64_t value, most;
+    } sizes[] = {{"num_kv_heads", shape.num_kv_heads, kMaxKvHeads},
+                 {"head_dim", shape.head_dim, kMaxHeadDim},
+                 {"head_dim_v", shape.head_dim_v, kMaxHeadDim}};
+    for (const auto& [name, value, most] : sizes)
+      if (value < 1 || value > most)
+        return InvalidArgument(function, "layers[", l, "].", name, " = ", value, "; expected 1..",
+                               most);
     num_heads += shape.num_kv_heads;
   }
   if (num_heads > kMaxKvHeadsInAll)
-    return Invalid(function, ": layers has ", num_heads, " KV heads; expected up to ",
-                   kMaxKvHeadsInAll);
+    return InvalidArgument(function, "layers has ", num_heads, " KV heads; expected up to ",
+                           kMaxKvHeadsInAll);
   if (resolved.page_size == 0) resolved.page_size = kDefaultPageSize;
   if (resolved.page_size < kernels::kKvTile || resolved.page_size > kMaxPageSize ||
       resolved.page_size % kernels::kKvTile != 0)
-    return Invalid(function, ": page_size = ", params.page_size, "; expected a multiple of ",
-                   kernels::kKvTile, " up to ", kMaxPageSize);
+    return InvalidArgument(function, "page_size = ", params.page_size, "; expected a multiple of ",
+                           kernels::kKvTile, " up to ", kMaxPageSize);
   Status status = CheckType(function, "k_type", params.k_type);
   if (status.ok()) status = CheckType(function, "v_type", params.v_type);
   if (!status.ok()) return status;

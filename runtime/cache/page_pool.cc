@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <sstream>
 #include <utility>
 
 #include "runtime/platform/dcheck.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 
@@ -76,8 +77,7 @@ void PageArena::ReleaseRun(std::int64_t begin, std::int64_t end) noexcept {
   const std::int64_t pages = free_.size() * kWordBits;
   const std::int64_t first = begin * page_bytes_ / os_page * os_page / page_bytes_;
   const std::int64_t last =
-      std::min(pages, ((end * page_bytes_ + os_page - 1) / os_page * os_page + page_bytes_ - 1) /
-                          page_bytes_);
+      std::min(pages, CeilDiv(RoundUp(end * page_bytes_, os_page), page_bytes_));
   while (begin > first && IsFree(begin - 1)) --begin;
   while (end < last && IsFree(end)) ++end;
   memory_.Release(begin * page_bytes_, std::min(end * page_bytes_, memory_.bytes()));
@@ -89,13 +89,10 @@ Result<PagePool> PagePool::Create(std::int64_t capacity_bytes,
   for (const std::int64_t bytes : page_bytes) {
     const std::int64_t range = capacity_bytes / bytes * bytes;
     std::optional<ReservedMemory> memory = ReservedMemory::Reserve(range);
-    if (!memory.has_value()) {
-      std::ostringstream message;
-      message << "KvCache::Create: capacity_bytes = " << capacity_bytes
-              << "; the system refused address space of " << range << " bytes for each of "
-              << page_bytes.size() << " page sizes";
-      return Status(StatusCode::kUnsupported, message.str());
-    }
+    if (!memory.has_value())
+      return Unsupported("KvCache::Create", "capacity_bytes = ", capacity_bytes,
+                         "; the system refused address space of ", range, " bytes for each of ",
+                         page_bytes.size(), " page sizes");
     pool.arenas_.emplace_back(bytes, std::move(*memory));
   }
   return pool;

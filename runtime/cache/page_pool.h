@@ -7,6 +7,7 @@
 
 #include "manyhead/status.h"
 #include "runtime/cache/table.h"
+#include "runtime/platform/math.h"
 #include "runtime/platform/memory.h"
 
 namespace manyhead {
@@ -49,7 +50,7 @@ class PageArena {
   static constexpr std::int64_t kWordBits = 64;
 
   static std::int64_t WordsFor(std::int64_t pages) noexcept {
-    return RoomFor((pages + kWordBits - 1) / kWordBits, 1);
+    return RoomFor(CeilDiv(pages, kWordBits), 1);
   }
   static std::int64_t BytesOf(std::int64_t words) noexcept {
     return words *

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <sstream>
 #include <string_view>
 
 #include "runtime/cache/head_table.h"
 #include "runtime/cache/page_layout.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 namespace {
@@ -72,20 +72,13 @@ class ByteReader {
 };
 
 template <class... Parts>
-Status Error(StatusCode code, const Parts&... parts) {
-  std::ostringstream message;
-  (message << ... << parts);
-  return Status(code, message.str());
-}
-
-template <class... Parts>
 Status Damaged(const Parts&... parts) {
-  return Error(StatusCode::kIoError, parts...);
+  return MakeError(StatusCode::kIoError, parts...);
 }
 
 template <class... Parts>
 Status Foreign(const Parts&... parts) {
-  return Error(StatusCode::kInvalidArgument, parts...);
+  return MakeError(StatusCode::kInvalidArgument, parts...);
 }
 
 /// Text of any bytes, of whatever length, for a message.
@@ -153,28 +146,27 @@ Status Decoder::ReadHead(std::int64_t layer, std::int64_t index, const KvLayerSh
   head.policy.recent = reader_.I64();
   head.policy.budget = reader_.I64();
   const std::int64_t pages = reader_.I64();
-  std::ostringstream where;
-  where << "layers[" << layer << "], KV head " << index << ": ";
+  const std::string where = Concat("layers[", layer, "], KV head ", index, ": ");
   constexpr int kTypes = 4, kKinds = 4;  // the last of each
-  if (!reader_.complete()) return Damaged(where.str(), kCutOff);
+  if (!reader_.complete()) return Damaged(where, kCutOff);
   if (k_type > kTypes || v_type > kTypes || kind > kKinds || zero != 0)
-    return Damaged(where.str(), "types ", int{k_type}, " and ", int{v_type}, ", policy ", int{kind},
+    return Damaged(where, "types ", int{k_type}, " and ", int{v_type}, ", policy ", int{kind},
                    ", then ", int{zero}, "; expected 0..4 of each, then 0");
   head.k_type = static_cast<KvType>(k_type);
   head.v_type = static_cast<KvType>(v_type);
   head.policy.kind = static_cast<KvPolicyKind>(kind);
   if (head.policy != wanted.policy)
-    return Foreign(where.str(), "policy = ", FormatKvPolicy(head.policy), "; the cache's is ",
+    return Foreign(where, "policy = ", FormatKvPolicy(head.policy), "; the cache's is ",
                    FormatKvPolicy(wanted.policy));
   if (!convert_types_ && (head.k_type != wanted.k_type || head.v_type != wanted.v_type))
-    return Foreign(where.str(), "k_type, v_type = ", KvTypeName(head.k_type), ", ",
+    return Foreign(where, "k_type, v_type = ", KvTypeName(head.k_type), ", ",
                    KvTypeName(head.v_type), "; the cache's are ", KvTypeName(wanted.k_type), ", ",
                    KvTypeName(wanted.v_type));
   heads_.push_back(MakeKvHead(shape, head, params_.page_size));
   snapshot_.params.heads.back().push_back(head);
   const std::int64_t bytes = heads_.back().layout.page_bytes;
   if (pages < 0 || pages > page_bytes_left_ / bytes)
-    return Damaged(where.str(), "number of stored pages = ", pages, "; only ", page_bytes_left_,
+    return Damaged(where, "number of stored pages = ", pages, "; only ", page_bytes_left_,
                    " bytes are left for pages of ", bytes);
   page_bytes_left_ -= pages * bytes;
   snapshot_.head_pages.push_back(pages);
@@ -273,8 +265,8 @@ Status Decoder::ReadSequence(std::size_t sequence) {
     return Damaged("sequence ", sequence, ": length = ", one.length,
                    ", first_query = ", one.first_query);
   if (one.length > params_.max_tokens)
-    return Error(StatusCode::kOutOfPages, "sequence ", sequence, " has ", one.length,
-                 " tokens; max_tokens = ", params_.max_tokens);
+    return MakeError(StatusCode::kOutOfPages, "sequence ", sequence, " has ", one.length,
+                     " tokens; max_tokens = ", params_.max_tokens);
   one.heads.resize(heads_.size());
   for (std::size_t head = 0; head < heads_.size(); ++head)
     if (Status status = ReadTable(head, one.length, one.heads[head]); !status.ok())
@@ -391,8 +383,8 @@ Result<SnapshotExtent> DecodeSnapshotHeader(std::span<const std::byte> header,
     return Damaged("is not a snapshot: it does not begin with ", kMagic);
   const auto version = reader.Number<std::uint32_t>(), zero = reader.Number<std::uint32_t>();
   if (version != kVersion || zero != 0)
-    return Error(StatusCode::kUnsupported, "version = ", version, ".", zero, "; expected ",
-                 kVersion, ".0");
+    return MakeError(StatusCode::kUnsupported, "version = ", version, ".", zero, "; expected ",
+                     kVersion, ".0");
   SnapshotExtent extent;
   extent.file_bytes = reader.I64();
   extent.told_bytes = reader.I64();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <sstream>
 #include <utility>
 
 #include "manyhead/threads.h"
@@ -11,6 +10,7 @@
 #include "runtime/calibrate/head_errors.h"
 #include "runtime/calibrate/head_options.h"
 #include "runtime/calibrate/text_scorer.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 namespace {
@@ -18,6 +18,7 @@ namespace {
 using Heads = std::vector<std::vector<KvHeadParams>>;
 using Nll = std::vector<double>;  ///< by token; empty when a pass was ended
 
+constexpr const char* kName = "CalibrateKv";
 constexpr std::int64_t kLeastContext = 256;
 constexpr std::int64_t kMostContext = std::int64_t{1} << 31;
 constexpr std::int64_t kDefaultContext = 8192;
@@ -33,14 +34,6 @@ constexpr double kNoError = 1e-10;
 /// A head's cost is at least this share of the median: a probe's noise may hide it.
 constexpr double kLeastCost = 0.25;
 constexpr KvHeadParams kProbe = {KvType::kInt4, KvType::kInt4, {}};
-
-template <class... Parts>
-Status Invalid(const Parts&... parts) {
-  std::ostringstream message;
-  message << "CalibrateKv: ";
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
 
 /// Whether the loss of predicting token i + 1 takes no part in the choice.
 bool HeldOut(std::size_t i) { return i / 64 % 3 == 2; }
@@ -137,25 +130,26 @@ Status Search::CheckOptions() {
   const bool by_bytes = options_.budget_bytes != 0, by_fraction = options_.budget_fraction != 0;
   if (by_bytes == by_fraction || options_.budget_bytes < 0 || !(options_.budget_fraction >= 0) ||
       !std::isfinite(options_.budget_fraction))
-    return Invalid("budget_bytes = ", options_.budget_bytes,
-                   ", budget_fraction = ", options_.budget_fraction,
-                   "; expected one of them above 0, the other 0");
+    return InvalidArgument(kName, "budget_bytes = ", options_.budget_bytes,
+                           ", budget_fraction = ", options_.budget_fraction,
+                           "; expected one of them above 0, the other 0");
   if (options_.types.empty())
     options_.types = {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kInt4};
   for (const KvType type : options_.types)
     if (type > KvType::kInt4)
-      return Invalid("types has ", static_cast<int>(type),
-                     "; expected 0..4 (f32, f16, bf16, int8, int4)");
+      return InvalidArgument(kName, "types has ", static_cast<int>(type),
+                             "; expected 0..4 (f32, f16, bf16, int8, int4)");
   std::sort(options_.types.begin(), options_.types.end());
   options_.types.erase(std::unique(options_.types.begin(), options_.types.end()),
                        options_.types.end());
   if (options_.chunk < 1 || options_.chunk > kMostContext)
-    return Invalid("chunk = ", options_.chunk, "; expected 1..", kMostContext);
+    return InvalidArgument(kName, "chunk = ", options_.chunk, "; expected 1..", kMostContext);
   if (options_.probe_tokens < kLeastProbe)
-    return Invalid("probe_tokens = ", options_.probe_tokens, "; expected at least ", kLeastProbe);
+    return InvalidArgument(kName, "probe_tokens = ", options_.probe_tokens, "; expected at least ",
+                           kLeastProbe);
   constexpr int kMostThreads = 1024;
   if (options_.threads < 0 || options_.threads > kMostThreads)
-    return Invalid("threads = ", options_.threads, "; expected 0..", kMostThreads);
+    return InvalidArgument(kName, "threads = ", options_.threads, "; expected 0..", kMostThreads);
   if (options_.threads == 0) options_.threads = DefaultThreads();
   return Status();
 }
@@ -164,19 +158,20 @@ Status Search::CheckText() {
   const auto size = static_cast<std::int64_t>(ids_.size());
   if (options_.context != 0 &&
       (options_.context < kLeastContext || options_.context > kMostContext))
-    return Invalid("context = ", options_.context, "; expected 0, or ", kLeastContext, "..",
-                   kMostContext);
+    return InvalidArgument(kName, "context = ", options_.context, "; expected 0, or ",
+                           kLeastContext, "..", kMostContext);
   const std::int64_t least = std::max(options_.context, kLeastContext);
   if (size < least)
-    return Invalid("the text has ", size, " tokens; expected at least ", least,
-                   options_.context > kLeastContext ? ", the context" : "");
+    return InvalidArgument(kName, "the text has ", size, " tokens; expected at least ", least,
+                           options_.context > kLeastContext ? ", the context" : "");
   if (options_.context == 0)
     options_.context = std::min(
         size, std::max(kLeastContext, std::min(model_.config().context_length, kDefaultContext)));
   ids_ = ids_.first(static_cast<std::size_t>(options_.context));
   for (std::size_t i = 0; i < ids_.size(); ++i)
     if (ids_[i] < 0 || ids_[i] >= model_.config().vocab_size)
-      return Invalid("ids[", i, "] = ", ids_[i], "; expected 0..", model_.config().vocab_size - 1);
+      return InvalidArgument(kName, "ids[", i, "] = ", ids_[i], "; expected 0..",
+                             model_.config().vocab_size - 1);
   options_.chunk = std::min(options_.chunk, options_.context);
   options_.probe_tokens = std::min(options_.probe_tokens, options_.context);
   result_.context = options_.context;
@@ -220,9 +215,9 @@ Status Search::CheckBudget() {
   const Result<std::int64_t> least = BytesOf(smallest_);
   if (!least.ok()) return least.status();
   if (result_.budget_bytes < *least)
-    return Invalid("a budget of ", result_.budget_bytes, " bytes; ", options_.context,
-                   " tokens take at least ", *least, " with these types and policies, ", *full,
-                   " in f16");
+    return InvalidArgument(kName, "a budget of ", result_.budget_bytes, " bytes; ",
+                           options_.context, " tokens take at least ", *least,
+                           " with these types and policies, ", *full, " in f16");
   return Status();
 }
 

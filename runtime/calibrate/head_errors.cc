@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "manyhead/attention.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
@@ -165,8 +166,7 @@ class HeldGroups {
   static constexpr std::int64_t kGroup = 16;
 
   explicit HeldGroups(std::int64_t tokens)
-      : held_(static_cast<std::size_t>((tokens + kGroup - 1) / kGroup), true),
-        scores_(held_.size()) {}
+      : held_(static_cast<std::size_t>(CeilDiv(tokens, kGroup)), true), scores_(held_.size()) {}
 
   bool Holds(std::int64_t token) const { return held_[static_cast<std::size_t>(token / kGroup)]; }
   void AddScore(std::int64_t token, float weight) {

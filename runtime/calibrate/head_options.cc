@@ -1,5 +1,7 @@
 #include "runtime/calibrate/head_options.h"
 
+#include "runtime/platform/math.h"
+
 namespace manyhead {
 namespace {
 
@@ -25,7 +27,7 @@ std::vector<KvPolicy> MakePolicies(const LayerConfig& layer, std::int64_t tokens
   const std::int64_t seen = windowed ? layer.window : tokens;
   std::int64_t before = seen;
   for (const std::int64_t part : kParts) {
-    const std::int64_t recent = (tokens / part + kWindowUnit - 1) / kWindowUnit * kWindowUnit;
+    const std::int64_t recent = RoundUp(tokens / part, kWindowUnit);
     if (recent >= before) continue;
     before = recent;
     // Sinks that the model's own window hides would only take memory.

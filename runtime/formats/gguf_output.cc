@@ -5,6 +5,7 @@
 #include "runtime/formats/gguf.h"
 #include "runtime/platform/dcheck.h"
 #include "runtime/platform/file.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
@@ -17,10 +18,6 @@ void Put(std::string& bytes, T value) {
 void PutText(std::string& bytes, std::string_view text) {
   Put<std::uint64_t>(bytes, text.size());
   bytes.append(text);
-}
-
-std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
 }
 
 std::int64_t BytesOf(const GgufOutput::Tensor& tensor) {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "runtime/platform/math.h"
 #include "runtime/platform/printable.h"
 
 static_assert(std::endian::native == std::endian::little, "GGUF is read in place, as stored");
@@ -329,8 +330,7 @@ Status Parser::IndexTensors() {
 
 Status Parser::PlaceTensors() {
   if (num_tensors_ == 0) return {};  // a vocabulary alone need not reach its data section
-  const std::uint64_t start =
-      (std::uint64_t{cursor_.position()} + alignment_ - 1) / alignment_ * alignment_;
+  const std::uint64_t start = RoundUp(std::uint64_t{cursor_.position()}, alignment_);
   const std::uint64_t available = bytes_.size() - std::min<std::uint64_t>(start, bytes_.size());
   for (std::size_t i = 0; i < index_.tensors.size(); ++i) {
     GgufTensor& tensor = index_.tensors[i];

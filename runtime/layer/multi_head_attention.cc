@@ -3,13 +3,10 @@
 #include <mutex>
 #include <utility>
 
-#include "runtime/layer/argument_errors.h"
 #include "runtime/layer/multi_head_attention_impl.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
-
-using layer::CheckRange;
-using layer::Invalid;
 
 namespace {
 
@@ -26,11 +23,11 @@ Status ResolveSizes(MultiHeadAttentionParams& params) {
     return status;
   AttentionParams& attention = params.attention;
   if (attention.num_heads < 1)
-    return Invalid(kCreate, "num_heads = ", attention.num_heads, "; expected at least 1");
+    return InvalidArgument(kCreate, "num_heads = ", attention.num_heads, "; expected at least 1");
   if (attention.head_dim == 0) {
     if (params.d_model % attention.num_heads != 0)
-      return Invalid(kCreate, "d_model = ", params.d_model,
-                     " is not a multiple of num_heads = ", attention.num_heads);
+      return InvalidArgument(kCreate, "d_model = ", params.d_model,
+                             " is not a multiple of num_heads = ", attention.num_heads);
     attention.head_dim = params.d_model / attention.num_heads;
   }
   if (attention.num_kv_heads == 0) attention.num_kv_heads = attention.num_heads;
@@ -54,8 +51,8 @@ Status CheckCross(const MultiHeadAttentionParams& params) {
   };
   for (const auto& [given, what] : refused)
     if (given)
-      return Invalid(kCreate, what, " with memory_dim = ", params.memory_dim,
-                     "; expected none in cross attention");
+      return InvalidArgument(kCreate, what, " with memory_dim = ", params.memory_dim,
+                             "; expected none in cross attention");
   return {};
 }
 
@@ -63,19 +60,19 @@ Status CheckProjection(const char* name, const ProjectionWeights& weights, std::
                        std::int64_t cols) {
   const auto block = FindWeightBlock(static_cast<std::uint32_t>(weights.type));
   if (!block)
-    return Invalid(kCreate, name, " has type = ", static_cast<int>(weights.type),
-                   "; expected a WeightType");
+    return InvalidArgument(kCreate, name, " has type = ", static_cast<int>(weights.type),
+                           "; expected a WeightType");
   if (cols % block->elements != 0)
-    return Invalid(kCreate, name, " [", rows, ", ", cols, "]: ", cols,
-                   " is not a multiple of the block of ", WeightTypeName(weights.type), " = ",
-                   block->elements);
+    return InvalidArgument(kCreate, name, " [", rows, ", ", cols, "]: ", cols,
+                           " is not a multiple of the block of ", WeightTypeName(weights.type),
+                           " = ", block->elements);
   const std::int64_t bytes = rows * (cols / block->elements * block->bytes);
   if (static_cast<std::int64_t>(weights.data.size()) != bytes)
-    return Invalid(kCreate, name, " has ", weights.data.size(), " bytes; expected ", bytes,
-                   " for [", rows, ", ", cols, "] of ", WeightTypeName(weights.type));
+    return InvalidArgument(kCreate, name, " has ", weights.data.size(), " bytes; expected ", bytes,
+                           " for [", rows, ", ", cols, "] of ", WeightTypeName(weights.type));
   if (!weights.bias.empty() && static_cast<std::int64_t>(weights.bias.size()) != rows)
-    return Invalid(kCreate, name, " has ", weights.bias.size(), " biases; expected ", rows,
-                   " or none");
+    return InvalidArgument(kCreate, name, " has ", weights.bias.size(), " biases; expected ", rows,
+                           " or none");
   return {};
 }
 
@@ -149,7 +146,7 @@ Status MultiHeadAttention::Forward(std::int64_t q_len, const float* x, std::int6
                                    const float* memory, float* out,
                                    const ForwardOptions& options) noexcept {
   if (memory == nullptr && kv_len > 0)
-    return Invalid(kForward, "memory is null with kv_len = ", kv_len);
+    return InvalidArgument(kForward, "memory is null with kv_len = ", kv_len);
   const std::lock_guard turn(impl_->turn);
   return impl_->RunCross({.function = kForward,
                           .q_len = q_len,
@@ -165,7 +162,7 @@ Status MultiHeadAttention::ForwardAgain(std::int64_t q_len, const float* x, floa
   constexpr const char* kName = "MultiHeadAttention::ForwardAgain";
   const std::lock_guard turn(impl_->turn);
   if (impl_->is_cross() && impl_->memory_len < 0)
-    return Invalid(kName, "no call has given a memory");
+    return InvalidArgument(kName, "no call has given a memory");
   return impl_->RunCross({.function = kName,
                           .q_len = q_len,
                           .kv_len = impl_->memory_len,
@@ -191,7 +188,7 @@ Status MultiHeadAttention::Forward(KvCache& cache, std::int64_t layer, SequenceI
 Status MultiHeadAttention::Append(std::int64_t q_len, const float* x, float* out,
                                   const ForwardOptions& options) noexcept {
   constexpr const char* kName = "MultiHeadAttention::Append";
-  if (!impl_->own_cache) return Invalid(kName, "own_cache = false; expected true");
+  if (!impl_->own_cache) return InvalidArgument(kName, "own_cache = false; expected true");
   if (Status status = CheckRange(kName, "q_len", q_len, 0, params().attention.max_q_len);
       !status.ok())
     return status;
@@ -214,7 +211,7 @@ Status MultiHeadAttention::Append(std::int64_t q_len, const float* x, float* out
 
 Status MultiHeadAttention::Truncate(std::int64_t length) noexcept {
   if (!impl_->own_cache)
-    return Invalid("MultiHeadAttention::Truncate", "own_cache = false; expected true");
+    return InvalidArgument("MultiHeadAttention::Truncate", "own_cache = false; expected true");
   const std::lock_guard turn(impl_->turn);
   return impl_->own_cache->Truncate(impl_->own_sequence, length).status();
 }

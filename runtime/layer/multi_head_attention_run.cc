@@ -2,13 +2,11 @@
 
 #include "runtime/attention/plan_impl.h"
 #include "runtime/cache/kv_cache_impl.h"
-#include "runtime/layer/argument_errors.h"
 #include "runtime/layer/multi_head_attention_impl.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
-
-using layer::CheckRange;
-using layer::Invalid;
 
 namespace {
 
@@ -34,8 +32,8 @@ MultiHeadAttention::Impl::Rows MultiHeadAttention::Impl::KvSource(const Call& ca
 
 Status MultiHeadAttention::Impl::CheckKind(const Call& call, bool cross) const noexcept {
   if (is_cross() == cross) return {};
-  return Invalid(call.function, "memory_dim = ", params_.memory_dim, "; expected ",
-                 cross ? "more than 0 for cross" : "0 for self", " attention");
+  return InvalidArgument(call.function, "memory_dim = ", params_.memory_dim, "; expected ",
+                         cross ? "more than 0 for cross" : "0 for self", " attention");
 }
 
 /// Whether the call's sequence and layer of its cache can serve this layer.
@@ -57,15 +55,15 @@ Status MultiHeadAttention::Impl::CheckCache(const Call& call) const noexcept {
   };
   for (const auto& [name, wanted, stored] : sizes)
     if (wanted != stored)
-      return Invalid(call.function, name, " = ", wanted, " differs from ", name, " = ", stored,
-                     " of layer ", call.layer, " in the cache");
+      return InvalidArgument(call.function, name, " = ", wanted, " differs from ", name, " = ",
+                             stored, " of layer ", call.layer, " in the cache");
   const std::int64_t length = call.cache->length(call.sequence);
   if (length < 0)
-    return Invalid(call.function, "sequence = ", static_cast<std::int64_t>(call.sequence),
-                   " is not in the cache");
+    return InvalidArgument(call.function, "sequence = ", static_cast<std::int64_t>(call.sequence),
+                           " is not in the cache");
   if (call.q_len > length)
-    return Invalid(call.function, "q_len = ", call.q_len, " exceeds the ", length,
-                   " tokens that the cache holds room for");
+    return InvalidArgument(call.function, "q_len = ", call.q_len, " exceeds the ", length,
+                           " tokens that the cache holds room for");
   return {};
 }
 
@@ -78,8 +76,8 @@ Status MultiHeadAttention::Impl::CheckRows(const Call& call) const noexcept {
       !status.ok())
     return status;
   if (call.q_len == 0 || (call.x != nullptr && call.out != nullptr)) return {};
-  return Invalid(call.function, call.x == nullptr ? "x" : "out",
-                 " is null with q_len = ", call.q_len);
+  return InvalidArgument(call.function, call.x == nullptr ? "x" : "out",
+                         " is null with q_len = ", call.q_len);
 }
 
 Status MultiHeadAttention::Impl::RunSelf(const Call& call) noexcept {
@@ -215,7 +213,7 @@ std::int64_t MultiHeadAttention::Impl::PaddedColumns(std::int64_t head,
   const std::int64_t Dv = params_.attention.head_dim_v;
   const std::int64_t block = WeightBlockOf(output_weights_.weight.type).elements;
   *first = head * Dv / block * block;
-  return ((head + 1) * Dv + block - 1) / block * block - *first;
+  return RoundUp((head + 1) * Dv, block) - *first;
 }
 
 /// term [q_len, d_model] = W_h head, of one head's `rows`.

@@ -6,16 +6,13 @@
 #include <iterator>
 #include <limits>
 #include <numbers>
-#include <sstream>
 #include <utility>
 
-#include "runtime/layer/argument_errors.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/isa.h"
 
 namespace manyhead {
-
-using layer::CheckRange;
-using layer::Invalid;
 
 namespace {
 
@@ -29,12 +26,12 @@ static_assert(std::size(kScalingNames) == static_cast<std::size_t>(RopeScaling::
 
 Status CheckDims(const char* function, std::int64_t head_dim, std::int64_t rotary_dim) {
   if (head_dim < 1 || head_dim > kMaxHeadDim)
-    return Invalid(function, "head_dim = ", head_dim, "; expected 1..", kMaxHeadDim);
+    return InvalidArgument(function, "head_dim = ", head_dim, "; expected 1..", kMaxHeadDim);
   if (rotary_dim > head_dim)
-    return Invalid(function, "rotary_dim = ", rotary_dim, " exceeds head_dim = ", head_dim);
+    return InvalidArgument(function, "rotary_dim = ", rotary_dim, " exceeds head_dim = ", head_dim);
   if (rotary_dim < 2 || rotary_dim % 2 != 0)
-    return Invalid(function, "rotary_dim = ", rotary_dim,
-                   "; expected an even number from 2 to head_dim = ", head_dim);
+    return InvalidArgument(function, "rotary_dim = ", rotary_dim,
+                           "; expected an even number from 2 to head_dim = ", head_dim);
   return {};
 }
 
@@ -48,15 +45,16 @@ struct Bound {
 Status CheckBounds(std::initializer_list<Bound> bounds) {
   for (const Bound& bound : bounds)
     if (!(bound.value > bound.low && bound.value < kNoLimit))
-      return Invalid("Rope::Create", bound.name, " = ", bound.value,
-                     "; expected a finite number above ", bound.low);
+      return InvalidArgument("Rope::Create", bound.name, " = ", bound.value,
+                             "; expected a finite number above ", bound.low);
   return {};
 }
 
 Status CheckTrainedContext(const RopeConfig& config) {
   if (config.original_context >= 1) return {};
-  return Invalid("Rope::Create", "original_context = ", config.original_context,
-                 " with scaling = ", RopeScalingName(config.scaling), "; expected at least 1");
+  return InvalidArgument("Rope::Create", "original_context = ", config.original_context,
+                         " with scaling = ", RopeScalingName(config.scaling),
+                         "; expected at least 1");
 }
 
 Status CheckYarn(const RopeConfig& config) {
@@ -68,8 +66,8 @@ Status CheckYarn(const RopeConfig& config) {
       !status.ok())
     return status;
   if (config.beta_fast >= config.beta_slow) return {};
-  return Invalid("Rope::Create", "beta_fast = ", config.beta_fast,
-                 " is below beta_slow = ", config.beta_slow);
+  return InvalidArgument("Rope::Create", "beta_fast = ", config.beta_fast,
+                         " is below beta_slow = ", config.beta_slow);
 }
 
 Status CheckLlama3(const RopeConfig& config) {
@@ -80,19 +78,19 @@ Status CheckLlama3(const RopeConfig& config) {
       !status.ok())
     return status;
   if (config.high_freq_factor > config.low_freq_factor) return {};
-  return Invalid("Rope::Create", "high_freq_factor = ", config.high_freq_factor,
-                 " is not above low_freq_factor = ", config.low_freq_factor);
+  return InvalidArgument("Rope::Create", "high_freq_factor = ", config.high_freq_factor,
+                         " is not above low_freq_factor = ", config.low_freq_factor);
 }
 
 Status CheckFactors(const RopeConfig& config) {
   const auto pairs = static_cast<std::size_t>(config.rotary_dim / 2);
   if (config.factors.size() != pairs)
-    return Invalid("Rope::Create", "factors has ", config.factors.size(),
-                   " elements for rotary_dim / 2 = ", pairs);
+    return InvalidArgument("Rope::Create", "factors has ", config.factors.size(),
+                           " elements for rotary_dim / 2 = ", pairs);
   for (std::size_t i = 0; i < pairs; ++i)
     if (!(config.factors[i] > 0) || !std::isfinite(config.factors[i]))
-      return Invalid("Rope::Create", "factors[", i, "] = ", config.factors[i],
-                     "; expected a finite number above 0");
+      return InvalidArgument("Rope::Create", "factors[", i, "] = ", config.factors[i],
+                             "; expected a finite number above 0");
   return {};
 }
 
@@ -113,8 +111,8 @@ Status CheckConfig(const RopeConfig& config, std::int64_t head_dim) {
     case RopeScaling::kFactors:
       return CheckFactors(config);
   }
-  return Invalid("Rope::Create", "scaling = ", static_cast<int>(config.scaling),
-                 "; expected a RopeScaling");
+  return InvalidArgument("Rope::Create", "scaling = ", static_cast<int>(config.scaling),
+                         "; expected a RopeScaling");
 }
 
 /// The (fractional) pair that makes `turns` full turns over the trained context.
@@ -189,17 +187,6 @@ void RotateToken(Isa isa, bool interleaved, std::int64_t pairs, const float* cos
   for (std::int64_t h = 0; h < heads; ++h) rotate(x + h * head_stride, cosine, sine, pairs);
 }
 
-/// `wanted`, or without it SelectIsa(); an error where this CPU lacks it.
-Result<Isa> UsableIsa(const char* function, std::optional<Isa> wanted) {
-  if (!wanted) return SelectIsa();
-  const std::vector<Isa> supported = SupportedIsas();
-  if (std::find(supported.begin(), supported.end(), *wanted) != supported.end()) return *wanted;
-  std::ostringstream message;
-  message << function << ": isa = " << IsaName(*wanted) << "; this CPU runs at most "
-          << IsaName(supported.back());
-  return Status(StatusCode::kUnsupported, message.str());
-}
-
 /// Where the heads lie once the defaults are filled in.
 RopeHeads Resolve(RopeHeads x, std::int64_t head_dim) noexcept {
   if (x.head_stride == 0) x.head_stride = head_dim;
@@ -213,7 +200,8 @@ Status CheckHeads(const char* function, const RopeHeads& x) {
   if (Status status = CheckRange(function, "heads", x.heads, 0, kMaxLength); !status.ok())
     return status;
   if (x.data == nullptr && x.tokens > 0 && x.heads > 0)
-    return Invalid(function, "x is null with tokens = ", x.tokens, " and heads = ", x.heads);
+    return InvalidArgument(function, "x is null with tokens = ", x.tokens,
+                           " and heads = ", x.heads);
   return {};
 }
 
@@ -221,7 +209,7 @@ template <class T>
 Status CheckCount(const char* function, const char* name, std::span<const T> values,
                   std::int64_t expected) {
   if (static_cast<std::int64_t>(values.size()) == expected) return {};
-  return Invalid(function, name, " has ", values.size(), " elements; expected ", expected);
+  return InvalidArgument(function, name, " has ", values.size(), " elements; expected ", expected);
 }
 
 }  // namespace
@@ -241,7 +229,7 @@ Result<Rope> Rope::Create(const RopeConfig& config, std::int64_t head_dim, std::
   RopeConfig resolved = config;
   if (resolved.rotary_dim == 0) resolved.rotary_dim = head_dim;
   if (Status status = CheckConfig(resolved, head_dim); !status.ok()) return status;
-  const Result<Isa> chosen = UsableIsa("Rope::Create", isa);
+  const Result<Isa> chosen = ResolveIsa("Rope::Create", isa);
   if (!chosen.ok()) return chosen.status();
   return Rope(std::move(resolved), head_dim, *chosen);
 }
@@ -286,7 +274,8 @@ Status Rope::Apply(const RopeHeads& x, std::span<const std::int64_t> positions) 
     return status;
   for (std::size_t t = 0; t < positions.size(); ++t)
     if (positions[t] < 0 || positions[t] > kMaxLength)
-      return Invalid(kName, "positions[", t, "] = ", positions[t], "; expected 0..", kMaxLength);
+      return InvalidArgument(kName, "positions[", t, "] = ", positions[t], "; expected 0..",
+                             kMaxLength);
   RotateTokens(x, [&](std::int64_t t) { return positions[static_cast<std::size_t>(t)]; });
   return {};
 }
@@ -312,7 +301,7 @@ Status RotateHeads(const RopeHeads& x, std::int64_t head_dim, std::int64_t rotar
     return status;
   if (Status status = CheckCount(kName, "sine", sine, x.tokens * pairs); !status.ok())
     return status;
-  const Result<Isa> chosen = UsableIsa(kName, isa);
+  const Result<Isa> chosen = ResolveIsa(kName, isa);
   if (!chosen.ok()) return chosen.status();
   const RopeHeads heads = Resolve(x, head_dim);
   for (std::int64_t t = 0; t < heads.tokens; ++t)

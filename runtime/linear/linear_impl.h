@@ -11,6 +11,7 @@
 #include "runtime/linear/gemm_onednn.h"
 #include "runtime/linear/linear.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/math.h"
 
 /// What the three ways to a product share: the workspace, and how work is cut.
 
@@ -20,10 +21,6 @@ namespace manyhead::linear {
 inline constexpr std::int64_t kPanelRows = 96, kPanelCols = 1536;
 /// Weight rows and columns that are narrowed to bf16 at a time; with their sums they stay in L2.
 inline constexpr std::int64_t kTilePanelRows = 128, kTilePanelCols = 512;
-
-constexpr std::int64_t RoundUp(std::int64_t n, std::int64_t multiple) noexcept {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 inline const kernels::LinearTypeKernels& KernelsOf(Isa isa, WeightType type) noexcept {
   return KernelsFor(isa).linear->types[static_cast<int>(type)];
@@ -112,7 +109,7 @@ template <class RowsOf>
 RowRange FindItem(std::span<const LinearOutput> outputs, std::int64_t i, RowsOf rows_of) noexcept {
   for (const LinearOutput& output : outputs) {
     const std::int64_t rows = rows_of(*output.weight);
-    const std::int64_t items = (output.weight->rows + rows - 1) / rows;
+    const std::int64_t items = CeilDiv(output.weight->rows, rows);
     if (i < items) return {&output, i * rows, std::min(rows, output.weight->rows - i * rows)};
     i -= items;
   }
@@ -124,7 +121,7 @@ std::int64_t CountItems(std::span<const LinearOutput> outputs, RowsOf rows_of) n
   std::int64_t items = 0;
   for (const LinearOutput& output : outputs) {
     const std::int64_t rows = rows_of(*output.weight);
-    items += (output.weight->rows + rows - 1) / rows;
+    items += CeilDiv(output.weight->rows, rows);
   }
   return items;
 }

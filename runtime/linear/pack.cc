@@ -8,6 +8,7 @@
 
 #include "runtime/linear/linear_impl.h"
 #include "runtime/platform/dcheck.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
@@ -175,7 +176,7 @@ bool CanPack(const WeightView& weight) noexcept {
 }
 
 std::int64_t PackedGroups(const WeightView& weight) noexcept {
-  return (weight.rows + kPackedRows - 1) / kPackedRows;
+  return CeilDiv(weight.rows, kPackedRows);
 }
 
 std::int64_t PackedGroupBytes(const WeightView& weight) noexcept {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "runtime/linear/linear_impl.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead::linear {
 namespace {
@@ -100,7 +101,7 @@ void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
     ForEachTile(isa, in.M, round);
   } else {
     const std::int64_t step = RowsAtOnce(isa, in.M);
-    worker.ForEach((in.M + step - 1) / step, [&](std::int64_t i) {
+    worker.ForEach(CeilDiv(in.M, step), [&](std::int64_t i) {
       ForEachTile(isa, std::min(step, in.M - i * step),
                   [&](std::int64_t m, std::int64_t count) { round(i * step + m, count); });
     });

@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <new>
-#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "manyhead/threads.h"
 #include "runtime/linear/linear_impl.h"
 #include "runtime/platform/dcheck.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/isa.h"
 
 namespace manyhead {
 namespace {
@@ -15,23 +16,17 @@ constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
 constexpr std::align_val_t kAlignment{64};
 
 Status CheckLimits(const LinearLimits& limits) {
-  std::ostringstream message;
-  const auto outside = [&](const char* name, std::int64_t value, std::int64_t most) {
-    if (value >= 1 && value <= most) return false;
-    message << "LinearWorkspace: " << name << " = " << value << "; expected 1 to " << most;
-    return true;
-  };
-  if (outside("max_cols", limits.max_cols, kMaxSize) ||
-      outside("max_rows", limits.max_rows, kMaxSize) ||
-      outside("threads", limits.threads, kMaxThreads))
-    return {StatusCode::kInvalidArgument, message.str()};
-  const std::vector<Isa> supported = SupportedIsas();
-  if (std::find(supported.begin(), supported.end(), limits.isa) == supported.end()) {
-    message << "LinearWorkspace: isa = " << IsaName(limits.isa) << "; this CPU runs at most "
-            << IsaName(supported.back());
-    return {StatusCode::kUnsupported, message.str()};
-  }
-  return {};
+  constexpr const char* kName = "LinearWorkspace";
+  const struct {
+    const char* name;
+    std::int64_t value, most;
+  } sizes[] = {{"max_cols", limits.max_cols, kMaxSize},
+               {"max_rows", limits.max_rows, kMaxSize},
+               {"threads", limits.threads, kMaxThreads}};
+  for (const auto& [name, value, most] : sizes)
+    if (value < 1 || value > most)
+      return InvalidArgument(kName, name, " = ", value, "; expected 1 to ", most);
+  return CheckIsa(kName, limits.isa);
 }
 
 }  // namespace

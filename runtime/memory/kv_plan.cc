@@ -7,11 +7,10 @@
 #include "runtime/cache/kv_cache_impl.h"
 #include "runtime/cache/page_layout.h"
 #include "runtime/memory/checked.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
-
-std::int64_t CeilDiv(std::int64_t n, std::int64_t by) noexcept { return (n + by - 1) / by; }
 
 /// What a head holds of a sequence of `length` tokens once it has evicted all it may.
 struct Held {

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -14,11 +13,13 @@
 #include "runtime/model/decoder.h"
 #include "runtime/model/score_rows.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/errors.h"
 #include "runtime/session/session_impl.h"
 
 namespace manyhead {
 namespace {
 
+constexpr const char* kName = "PlanMemory";
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 20;
 constexpr std::int64_t kLeastGoodHeadDim = 64, kMostGoodHeadDim = 128;
 /// What the command itself has resident on Linux (x86-64, Debian 12) once it has run a model: the
@@ -27,10 +28,6 @@ constexpr std::int64_t kLeastGoodHeadDim = 64, kMostGoodHeadDim = 128;
 constexpr std::int64_t kProcessBytes = std::int64_t{11} << 20;
 /// What the kernel maps at least around a page of a file that is touched.
 constexpr std::int64_t kFaultAroundBytes = std::int64_t{64} << 10;
-
-Status Invalid(const std::string& message) {
-  return Status(StatusCode::kInvalidArgument, "PlanMemory: " + message);
-}
 
 std::int64_t Elements(const TensorInfo& tensor) {
   std::int64_t elements = 1;
@@ -70,11 +67,12 @@ Status CheckShape(const ModelShape& shape) {
     return value >= low && value <= high;
   };
   const ModelConfig& config = shape.config;
-  if (config.layers.empty()) return Invalid("the shape has 0 layers; expected 1 or more");
+  if (config.layers.empty())
+    return InvalidArgument(kName, "the shape has 0 layers; expected 1 or more");
   if (!in_range(config.d_model, 1, kMaxShapeDim) || !in_range(config.vocab_size, 0, kMaxShapeVocab))
-    return Invalid("d_model = " + std::to_string(config.d_model) +
-                   ", vocab_size = " + std::to_string(config.vocab_size) + "; expected 1 to " +
-                   std::to_string(kMaxShapeDim) + " and up to " + std::to_string(kMaxShapeVocab));
+    return InvalidArgument(kName, "d_model = ", config.d_model,
+                           ", vocab_size = ", config.vocab_size, "; expected 1 to ", kMaxShapeDim,
+                           " and up to ", kMaxShapeVocab);
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     const LayerConfig& layer = config.layers[i];
     if (in_range(layer.num_kv_heads, 1, kMaxShapeHeads) &&
@@ -83,12 +81,10 @@ Status CheckShape(const ModelShape& shape) {
         in_range(layer.head_dim_v, 1, kMaxShapeHeadDim) &&
         in_range(layer.ffn_dim, 0, kMaxShapeDim) && in_range(layer.window, 0, kMaxShapeContext))
       continue;
-    std::ostringstream message;
-    message << "layer " << i << ": num_heads = " << layer.num_heads
-            << ", num_kv_heads = " << layer.num_kv_heads << ", head_dim = " << layer.head_dim
-            << ", head_dim_v = " << layer.head_dim_v << ", ffn_dim = " << layer.ffn_dim
-            << ", window = " << layer.window << "; expected numbers that BuildShape gives";
-    return Invalid(message.str());
+    return InvalidArgument(kName, "layer ", i, ": num_heads = ", layer.num_heads,
+                           ", num_kv_heads = ", layer.num_kv_heads, ", head_dim = ", layer.head_dim,
+                           ", head_dim_v = ", layer.head_dim_v, ", ffn_dim = ", layer.ffn_dim,
+                           ", window = ", layer.window, "; expected numbers that BuildShape gives");
   }
   return Status();
 }
@@ -310,8 +306,7 @@ MemoryPlan Planner::Finish() {
 Result<MemoryPlan> PlanMemory(const ModelShape& shape, const MemoryOptions& wanted) {
   if (Status status = CheckShape(shape); !status.ok()) return status;
   if (wanted.batch < 1 || wanted.batch > kMaxBatch)
-    return Invalid("batch = " + std::to_string(wanted.batch) + "; expected 1 to " +
-                   std::to_string(kMaxBatch));
+    return InvalidArgument(kName, "batch = ", wanted.batch, "; expected 1 to ", kMaxBatch);
   MemoryOptions options = wanted;
   if (Status status = CompleteSessionOptions(shape.config, options.session); !status.ok())
     return status;
@@ -331,8 +326,9 @@ Result<MemoryPlan> PlanMemory(const ModelShape& shape, const MemoryOptions& want
   planner.AddWarnings();
   MemoryPlan plan = planner.Finish();
   if (planner.overflow())
-    return Invalid("context = " + std::to_string(options.session.context) + ", batch = " +
-                   std::to_string(options.batch) + " need more than 2^63 - 1 bytes or operations");
+    return InvalidArgument(kName, "context = ", options.session.context,
+                           ", batch = ", options.batch,
+                           " need more than 2^63 - 1 bytes or operations");
   return plan;
 }
 

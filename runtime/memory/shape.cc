@@ -1,23 +1,15 @@
 #include <algorithm>
 #include <initializer_list>
-#include <sstream>
 #include <utility>
 
 #include "runtime/memory/checked.h"
 #include "runtime/memory/shape_spec.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 namespace {
 
 constexpr std::int64_t kDefaultContext = 8192;
-
-template <class... Parts>
-Status Invalid(const ShapeNames& names, const Parts&... parts) {
-  std::ostringstream message;
-  message << names.where;
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
 
 Status CheckRanges(const ShapeSpec& spec) {
   const ShapeParams& p = spec.params;
@@ -42,7 +34,7 @@ Status CheckRanges(const ShapeSpec& spec) {
   };
   for (const auto& [name, value, low, high] : ranges)
     if (value < low || value > high)
-      return Invalid(names, name, " = ", value, "; expected ", low, " to ", high);
+      return InvalidArgument(names.where, name, " = ", value, "; expected ", low, " to ", high);
   return Status();
 }
 
@@ -52,18 +44,18 @@ Status CompleteHeads(ShapeSpec& spec) {
   const ShapeNames& names = spec.names;
   if (p.num_kv_heads == 0) p.num_kv_heads = p.num_heads;
   if (p.num_heads % p.num_kv_heads != 0)
-    return Invalid(names, names.num_heads, " = ", p.num_heads, " is not a multiple of ",
-                   names.num_kv_heads, " = ", p.num_kv_heads);
+    return InvalidArgument(names.where, names.num_heads, " = ", p.num_heads,
+                           " is not a multiple of ", names.num_kv_heads, " = ", p.num_kv_heads);
   if (p.head_dim == 0) {
     if (p.d_model % p.num_heads != 0)
-      return Invalid(names, names.d_model, " = ", p.d_model, " is not a multiple of ",
-                     names.num_heads, " = ", p.num_heads, ", and no ", names.head_dim,
-                     " is declared");
+      return InvalidArgument(names.where, names.d_model, " = ", p.d_model, " is not a multiple of ",
+                             names.num_heads, " = ", p.num_heads, ", and no ", names.head_dim,
+                             " is declared");
     p.head_dim = p.d_model / p.num_heads;
     if (p.head_dim > kMaxShapeHeadDim)
-      return Invalid(names, names.d_model, " / ", names.num_heads, " = ", p.d_model, " / ",
-                     p.num_heads, " = ", p.head_dim, "; expected heads of up to ",
-                     kMaxShapeHeadDim);
+      return InvalidArgument(names.where, names.d_model, " / ", names.num_heads, " = ", p.d_model,
+                             " / ", p.num_heads, " = ", p.head_dim, "; expected heads of up to ",
+                             kMaxShapeHeadDim);
   }
   if (p.head_dim_v == 0) p.head_dim_v = p.head_dim;
   if (p.context_length == 0) p.context_length = kDefaultContext;
@@ -89,15 +81,15 @@ class TensorList {
   void Add(const std::string& name, WeightType type, std::vector<std::int64_t> shape) {
     const WeightBlock block = WeightBlockOf(type);
     if (shape.back() % block.elements != 0 && status_.ok())
-      status_ = Invalid(names_, "tensor ", name, " has rows of ", shape.back(),
-                        "; expected a multiple of ", block.elements, ", the block of ",
-                        WeightTypeName(type));
+      status_ = InvalidArgument(names_.where, "tensor ", name, " has rows of ", shape.back(),
+                                "; expected a multiple of ", block.elements, ", the block of ",
+                                WeightTypeName(type));
     CheckedMath math;
     std::int64_t elements = 1;
     for (const std::int64_t size : shape) elements = math.Product({elements, size});
     const std::int64_t bytes = math.Product({elements / block.elements, block.bytes});
     if (math.overflow() && status_.ok())
-      status_ = Invalid(names_, "tensor ", name, " has more than 2^63 - 1 bytes");
+      status_ = InvalidArgument(names_.where, "tensor ", name, " has more than 2^63 - 1 bytes");
     tensors_.push_back({name, type, std::move(shape), bytes});
   }
 

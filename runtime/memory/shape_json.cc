@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "runtime/memory/shape_spec.h"
+#include "runtime/platform/errors.h"
 #include "runtime/platform/json.h"
 
 namespace manyhead {
@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr ShapeNames kNames = {.where = "config.json: ",
+constexpr ShapeNames kNames = {.where = "config.json",
                                .d_model = "hidden_size",
                                .num_heads = "num_attention_heads",
                                .num_kv_heads = "num_key_value_heads",
@@ -135,10 +135,7 @@ class Reader {
   template <class... Parts>
   void Fail(StatusCode code, const Parts&... parts) {
     if (!ok()) return;
-    std::ostringstream message;
-    message << kNames.where;
-    (message << ... << parts);
-    status_ = Status(code, message.str());
+    status_ = MakeError(code, kNames.where, ": ", parts...);
   }
 
   static std::string Show(const Json& value) {
@@ -269,8 +266,7 @@ Result<ModelShape> ParseModelShape(std::string_view text, std::optional<WeightTy
   const std::string problem = !parsed.ok()                 ? parsed.status().message()
                               : parsed->root().is_object() ? std::string()
                                                            : Reader::Show(parsed->root());
-  if (!problem.empty())
-    return Status(StatusCode::kInvalidArgument, kNames.where + problem + "; expected an object");
+  if (!problem.empty()) return InvalidArgument(kNames.where, problem, "; expected an object");
   const Json& json = parsed->root();
   // Models that read pictures too keep the decoder's part in an object of its own.
   if (!json.contains(kNames.d_model) && json.contains("text_config") &&

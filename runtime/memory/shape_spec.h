@@ -20,7 +20,7 @@ inline constexpr std::int64_t kMaxShapeExperts = std::int64_t{1} << 16;
 
 /// What a message calls the numbers.
 struct ShapeNames {
-  const char* where = "MakeModelShape: ";  ///< begins the message
+  const char* where = "MakeModelShape";  ///< begins the message
   const char* d_model = "d_model";
   const char* num_heads = "num_heads";
   const char* num_kv_heads = "num_kv_heads";

@@ -7,6 +7,7 @@
 #include "runtime/cache/kv_cache_impl.h"
 #include "runtime/model/decoder_call.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
@@ -298,7 +299,7 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
   const auto activate =
       model_->config.activation == Activation::kSilu ? kernels_->silu_mul : kernels_->gelu_mul;
   const std::int64_t elements = rows * F;
-  worker.ForEach((elements + kActivationBlock - 1) / kActivationBlock, [&](std::int64_t block) {
+  worker.ForEach(CeilDiv(elements, kActivationBlock), [&](std::int64_t block) {
     const std::int64_t begin = block * kActivationBlock;
     float* gate = gate_.data() + begin;
     activate(gate, up_.data() + begin, std::min(kActivationBlock, elements - begin), gate);

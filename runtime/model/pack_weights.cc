@@ -2,6 +2,7 @@
 
 #include "runtime/linear/pack.h"
 #include "runtime/model/weights.h"
+#include "runtime/platform/math.h"
 #include "runtime/platform/team.h"
 
 namespace manyhead {
@@ -30,7 +31,7 @@ std::int64_t PackedBytes(const WeightView& weight) {
 void PackMatrix(Worker& worker, const GgufFile& file, const WeightView& weight, std::byte* out) {
   const std::int64_t group_bytes = PackedGroupBytes(weight), groups = PackedGroups(weight);
   const std::int64_t at_once = std::max<std::int64_t>(1, kChunkBytes / group_bytes);
-  worker.ForEach((groups + at_once - 1) / at_once, [&](std::int64_t chunk) {
+  worker.ForEach(CeilDiv(groups, at_once), [&](std::int64_t chunk) {
     const std::int64_t begin = chunk * at_once, end = std::min(groups, begin + at_once);
     for (std::int64_t group = begin; group < end; ++group)
       PackGroup(weight, group, out + group * group_bytes);

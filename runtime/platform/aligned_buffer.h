@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "runtime/platform/math.h"
+
 namespace manyhead {
 
 /// A fixed array of trivial T on a cache-line boundary, not initialised.
@@ -20,8 +22,7 @@ class AlignedBuffer {
   explicit AlignedBuffer(std::int64_t size) : size_(size) {
     if (size < 0 || static_cast<std::uint64_t>(size) > (SIZE_MAX - kAlignment) / sizeof(T))
       throw std::bad_alloc();
-    const std::size_t bytes =
-        (static_cast<std::size_t>(size) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    const std::size_t bytes = RoundUp(static_cast<std::size_t>(size) * sizeof(T), kAlignment);
     data_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, bytes == 0 ? kAlignment : bytes)));
     if (!data_) throw std::bad_alloc();
   }

@@ -1,5 +1,7 @@
 #include "runtime/platform/dispatch.h"
 
+#include "runtime/platform/isa.h"
+
 namespace manyhead {
 namespace {
 

@@ -5,11 +5,7 @@
 
 namespace manyhead {
 
-/// Whether this CPU has VNNI's dot products in the vectors of `isa`: AVX-VNNI beside AVX2,
-/// AVX512-VNNI beside AVX-512 and AMX.
-bool CpuHasVnni(Isa isa) noexcept;
-
-/// The kernels of `isa`, which this CPU must run (see SupportedIsas).
+/// Returns the kernels of `isa`, which this CPU must run (see SupportedIsas).
 const kernels::KernelTable& KernelsFor(Isa isa) noexcept;
 
 }  // namespace manyhead

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/platform/file.h"
+#include "runtime/platform/math.h"
 #include "runtime/platform/memory.h"
 
 namespace manyhead {
@@ -48,7 +49,7 @@ void MappedFile::Forget(std::span<const std::byte> part) const noexcept {
   // Whole pages only: madvise takes no other start, and its end would reach into the next page.
   const std::int64_t page = OsPageBytes();
   const std::int64_t first = part.data() - bytes_.data();
-  const std::int64_t begin = (first + page - 1) / page * page;
+  const std::int64_t begin = RoundUp(first, page);
   const std::int64_t end = (first + static_cast<std::int64_t>(part.size())) / page * page;
   if (begin < end)
     madvise(const_cast<std::byte*>(bytes_.data() + begin), static_cast<std::size_t>(end - begin),

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/platform/math.h"
+
 namespace manyhead {
 namespace {
 
@@ -66,7 +68,7 @@ std::optional<ReservedMemory> ReservedMemory::Reserve(std::int64_t bytes) noexce
 
 void ReservedMemory::Release(std::int64_t begin_bytes, std::int64_t end_bytes) noexcept {
   const std::int64_t page = OsPageBytes();
-  const std::int64_t begin = (begin_bytes + page - 1) / page * page;
+  const std::int64_t begin = RoundUp(begin_bytes, page);
   const std::int64_t end = end_bytes / page * page;
   if (begin < end) madvise(data_ + begin, static_cast<std::size_t>(end - begin), MADV_DONTNEED);
 }

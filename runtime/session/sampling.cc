@@ -5,17 +5,14 @@
 #include <limits>
 #include <string>
 
+#include "runtime/platform/errors.h"
+
 namespace manyhead {
 namespace {
 
 Status OutOfRange(const char* name, double value, const char* expected) {
-  std::string text = std::to_string(value);
-  return Status(StatusCode::kInvalidArgument, std::string("SamplingParams: ")
-                                                  .append(name)
-                                                  .append(" = ")
-                                                  .append(text)
-                                                  .append("; expected ")
-                                                  .append(expected));
+  return InvalidArgument("SamplingParams", name, " = ", std::to_string(value), "; expected ",
+                         expected);
 }
 
 bool InUnit(float x) { return x >= 0 && x <= 1; }

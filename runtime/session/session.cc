@@ -8,6 +8,8 @@
 #include "runtime/cache/kv_cache_impl.h"
 #include "runtime/linear/linear.h"
 #include "runtime/model/score_rows.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/isa.h"
 #include "runtime/platform/threads.h"
 #include "runtime/session/session_impl.h"
 
@@ -18,14 +20,7 @@ constexpr std::int64_t kDefaultContext = 8192;
 constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
 
 Status OutOfRange(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  return Status(StatusCode::kInvalidArgument, std::string("Session: ")
-                                                  .append(name)
-                                                  .append(" = ")
-                                                  .append(std::to_string(value))
-                                                  .append("; expected ")
-                                                  .append(std::to_string(low))
-                                                  .append(" to ")
-                                                  .append(std::to_string(high)));
+  return InvalidArgument("Session", name, " = ", value, "; expected ", low, " to ", high);
 }
 
 }  // namespace
@@ -44,17 +39,9 @@ Status CompleteSessionOptions(const ModelConfig& config, SessionOptions& options
   if (options.prefix_bytes < 0)
     return OutOfRange("prefix_bytes", options.prefix_bytes, 0, INT64_MAX);
   options.chunk = std::min(options.chunk, options.context);
-  if (!options.isa) {
-    Result<Isa> isa = SelectIsa();
-    if (!isa.ok()) return isa.status();
-    options.isa = *isa;
-  }
-  const std::vector<Isa> supported = SupportedIsas();
-  if (std::find(supported.begin(), supported.end(), *options.isa) == supported.end())
-    return Status(StatusCode::kUnsupported, std::string("Session: isa = ")
-                                                .append(IsaName(*options.isa))
-                                                .append("; this CPU runs at most ")
-                                                .append(IsaName(supported.back())));
+  const Result<Isa> isa = ResolveIsa("Session", options.isa);
+  if (!isa.ok()) return isa.status();
+  options.isa = *isa;
   return {};
 }
 

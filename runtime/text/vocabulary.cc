@@ -4,27 +4,21 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <sstream>
 #include <utility>
 
+#include "runtime/platform/errors.h"
 #include "runtime/platform/printable.h"
 #include "runtime/text/utf8.h"
 
 namespace manyhead {
 namespace {
 
+constexpr const char* kName = "LoadTokenizer";
+
 constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
 constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
 constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
 constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";  // U+2581
-
-template <class... Parts>
-Status BadFile(const Parts&... parts) {
-  std::ostringstream message;
-  message << "LoadTokenizer: ";
-  (message << ... << parts);
-  return {StatusCode::kIoError, message.str()};
-}
 
 /// Printable ASCII and Latin-1 spell themselves; the other bytes take the characters from U+0100
 /// on, in order.
@@ -117,11 +111,11 @@ std::string EscapeSpaces(std::string_view text, bool prefix) {
 Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
   Result<std::optional<std::vector<std::string_view>>> tokens = file.GetStrings(kTokensKey);
   if (!tokens.ok()) return tokens.status();
-  if (!tokens->has_value()) return BadFile(kTokensKey, " is missing");
+  if (!tokens->has_value()) return IoError(kName, kTokensKey, " is missing");
   const std::vector<std::string_view>& texts = **tokens;
-  if (texts.empty()) return BadFile(kTokensKey, " has 0 entries; expected at least 1");
+  if (texts.empty()) return IoError(kName, kTokensKey, " has 0 entries; expected at least 1");
   if (texts.size() > static_cast<std::size_t>(std::numeric_limits<TokenId>::max())) {
-    return BadFile(kTokensKey, " has ", texts.size(), " entries; expected at most ",
+    return IoError(kName, kTokensKey, " has ", texts.size(), " entries; expected at most ",
                    std::numeric_limits<TokenId>::max());
   }
 
@@ -144,7 +138,7 @@ Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
   const std::size_t count = text_ends_.size();
   const auto check = [&](std::string_view key, std::int64_t entries) {
     if (static_cast<std::size_t>(entries) == count) return Status();
-    return BadFile(key, " has ", entries, " entries; expected ", count,
+    return IoError(kName, key, " has ", entries, " entries; expected ", count,
                    " as tokenizer.ggml.tokens has");
   };
   // Before the arrays are widened: one may be as long as the file. 0: absent, or empty.
@@ -160,7 +154,7 @@ Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
     if (Status status = check(kTypesKey, std::ssize(values)); !status.ok()) return status;
     for (std::size_t i = 0; i < count; ++i) {
       if (values[i] < 0 || values[i] > static_cast<int>(TokenKind::kByte)) {
-        return BadFile(kTypesKey, "[", i, "] = ", values[i], "; expected 0..6");
+        return IoError(kName, kTypesKey, "[", i, "] = ", values[i], "; expected 0..6");
       }
       kinds_[i] = static_cast<TokenKind>(values[i]);
     }
@@ -172,7 +166,7 @@ Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
   scores_ = std::move(**scores);
   if (Status status = check(kScoresKey, std::ssize(scores_)); !status.ok()) return status;
   for (std::size_t i = 0; i < count; ++i) {
-    if (std::isnan(scores_[i])) return BadFile(kScoresKey, "[", i, "] is not a number");
+    if (std::isnan(scores_[i])) return IoError(kName, kScoresKey, "[", i, "] is not a number");
   }
   return {};
 }
@@ -185,7 +179,7 @@ Status Vocabulary::IndexTexts() {
     if (text(id).empty()) continue;
     const auto [found, inserted] = ids_.emplace(text(id), id);
     if (!inserted) {
-      return BadFile(kTokensKey, ": tokens ", found->second, " and ", id, " are both '",
+      return IoError(kName, kTokensKey, ": tokens ", found->second, " and ", id, " are both '",
                      Printable(text(id)), "'");
     }
     if (const std::optional<std::uint8_t> byte = ParseByteToken(text(id))) {
@@ -216,7 +210,7 @@ Status Vocabulary::BuildPieces(TextForm form) {
       case TokenKind::kByte: {
         const std::optional<std::uint8_t> byte = ParseByteToken(text(id));
         if (!byte) {
-          return BadFile(kTokensKey, "[", id, "] = '", Printable(text(id)),
+          return IoError(kName, kTokensKey, "[", id, "] = '", Printable(text(id)),
                          "' is of type byte; expected the form '<0x41>'");
         }
         pieces_.push_back(static_cast<char>(*byte));

@@ -48,7 +48,7 @@ TEST(AttentionPlanCreate, RefusesAnInstructionSetThatDoesNotExist) {
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.status().code(), StatusCode::kUnsupported);
   EXPECT_THAT(plan.status().message(),
-              ::testing::StartsWith("AttentionPlan::Create: isa = 77; this CPU runs up to "));
+              ::testing::StartsWith("AttentionPlan::Create: isa = 77; this CPU runs at most "));
 }
 
 TEST(AttentionPlanCreate, ResolvesDefaults) {

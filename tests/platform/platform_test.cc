@@ -16,14 +16,11 @@
 #include <thread>
 #include <vector>
 
-#include "manyhead/isa.h"
 #include "runtime/platform/team.h"
 #include "runtime/platform/threads.h"
 
 namespace manyhead {
 namespace {
-
-using ::testing::HasSubstr;
 
 /// A file tree of its own for each test, for code that reads /proc and /sys below a root.
 class FakeRoot {
@@ -122,27 +119,6 @@ TEST(ThreadsFor, SiblingsCountOnceOnEitherSocket) {
   EXPECT_EQ(internal::ThreadsFor(root.path(), std::vector<int>{3, 12}), 2);
   root.Write("sys/fs/cgroup/cpu.max", "300000 100000");
   EXPECT_EQ(internal::ThreadsFor(root.path(), Cpus(16)), 3);
-}
-
-TEST(Isa, EnvironmentLowersButNeverRaises) {
-  unsetenv("MANYHEAD_ISA");
-  const Isa best = SupportedIsas().back();
-  ASSERT_TRUE(SelectIsa().ok());
-  EXPECT_EQ(*SelectIsa(), best);
-
-  setenv("MANYHEAD_ISA", "scalar", 1);
-  EXPECT_EQ(*SelectIsa(), Isa::kScalar);
-
-  setenv("MANYHEAD_ISA", "sse9", 1);
-  EXPECT_EQ(SelectIsa().status().code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(SelectIsa().status().message(), HasSubstr("MANYHEAD_ISA = sse9"));
-
-  if (best < Isa::kAmx) {
-    setenv("MANYHEAD_ISA", "amx", 1);
-    EXPECT_EQ(SelectIsa().status().code(), StatusCode::kUnsupported);
-    EXPECT_THAT(SelectIsa().status().message(), HasSubstr(IsaName(best)));
-  }
-  unsetenv("MANYHEAD_ISA");
 }
 
 TEST(Team, EveryItemRunsOnceInEveryPhase) {

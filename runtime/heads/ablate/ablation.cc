@@ -9,16 +9,10 @@
 
 #include "runtime/heads/ablate/ablation_impl.h"
 #include "runtime/platform/checksum.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 namespace {
-
-template <class... Parts>
-Status Invalid(const Parts&... parts) {
-  std::ostringstream message;
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
 
 std::size_t Index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -28,20 +22,20 @@ std::string Name(const HeadId& id) {
 
 Status CheckEdit(const ModelConfig& config, const Ablation& ablation, const HeadEdit& edit) {
   if (edit.kind > HeadEditKind::kMean)
-    return Invalid("Ablation: kind = ", static_cast<int>(edit.kind), " of head ", Name(edit.head),
-                   "; expected 0..1 (scale, mean)");
+    return InvalidArgument("Ablation", "kind = ", static_cast<int>(edit.kind), " of head ",
+                           Name(edit.head), "; expected 0..1 (scale, mean)");
   if (edit.kind == HeadEditKind::kScale) {
     if (std::isfinite(edit.scale)) return Status();
-    return Invalid("Ablation: scale = ", edit.scale, " of head ", Name(edit.head),
-                   "; expected a finite number");
+    return InvalidArgument("Ablation", "scale = ", edit.scale, " of head ", Name(edit.head),
+                           "; expected a finite number");
   }
   const LayerConfig& layer = config.layers[Index(edit.head.layer)];
   const std::int64_t wanted = layer.num_heads * layer.head_dim_v;
   const std::size_t l = Index(edit.head.layer);
   const std::int64_t given = l < ablation.means.size() ? std::ssize(ablation.means[l]) : 0;
   if (given == wanted) return Status();
-  return Invalid("Ablation: head ", Name(edit.head), " is to give its mean; means[", l, "] has ",
-                 given, " numbers, expected ", wanted);
+  return InvalidArgument("Ablation", "head ", Name(edit.head), " is to give its mean; means[", l,
+                         "] has ", given, " numbers, expected ", wanted);
 }
 
 /// The number of heads of each layer that are off.
@@ -51,9 +45,9 @@ Status CheckLayersKeepHeads(const ModelConfig& config, const Ablation& ablation)
     off[Index(edit.head.layer)] += edit.kind == HeadEditKind::kScale && edit.scale == 0;
   for (std::size_t l = 0; l < off.size(); ++l)
     if (off[l] == config.layers[l].num_heads)
-      return Invalid("Ablation: layer ", l, " would have ", off[l], " of its ",
-                     config.layers[l].num_heads, " heads off; expected at most ",
-                     config.layers[l].num_heads - 1);
+      return InvalidArgument("Ablation", "layer ", l, " would have ", off[l], " of its ",
+                             config.layers[l].num_heads, " heads off; expected at most ",
+                             config.layers[l].num_heads - 1);
   return Status();
 }
 
@@ -62,10 +56,11 @@ Status CheckLayersKeepHeads(const ModelConfig& config, const Ablation& ablation)
 Status CheckHead(const ModelConfig& config, const std::string& what, const HeadId& id) {
   const auto layers = static_cast<std::int64_t>(config.layers.size());
   if (id.layer < 0 || id.layer >= layers)
-    return Invalid(what, ": layer = ", id.layer, "; expected 0..", layers - 1);
+    return InvalidArgument(what, "layer = ", id.layer, "; expected 0..", layers - 1);
   const std::int64_t heads = config.layers[Index(id.layer)].num_heads;
   if (id.head < 0 || id.head >= heads)
-    return Invalid(what, ": head = ", id.head, " of layer ", id.layer, "; expected 0..", heads - 1);
+    return InvalidArgument(what, "head = ", id.head, " of layer ", id.layer, "; expected 0..",
+                           heads - 1);
   return Status();
 }
 
@@ -74,7 +69,8 @@ Status CheckAblation(const ModelConfig& config, const Ablation& ablation) {
   for (const HeadEdit& edit : ablation.edits) {
     if (Status status = CheckHead(config, "Ablation", edit.head); !status.ok()) return status;
     if (!seen.insert(edit.head).second)
-      return Invalid("Ablation: head ", Name(edit.head), " is edited twice; expected once");
+      return InvalidArgument("Ablation", "head ", Name(edit.head),
+                             " is edited twice; expected once");
     if (Status status = CheckEdit(config, ablation, edit); !status.ok()) return status;
   }
   return CheckLayersKeepHeads(config, ablation);

@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string>
 
 #include "manyhead/ablation.h"
 #include "runtime/heads/ablate/ablation_impl.h"
+#include "runtime/platform/errors.h"
 #include "runtime/platform/json.h"
 
 /// Ablations as text: the form of the command line, and JSON.
@@ -20,14 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kName = "ParseAblation";
-
-template <class... Parts>
-Status Invalid(const Parts&... parts) {
-  std::ostringstream message;
-  message << kName << ": ";
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
 
 /// `text` for a message, whatever bytes it holds.
 std::string Quote(std::string_view text) { return ShowJson(Json(std::string(text))); }
@@ -81,8 +73,9 @@ class Builder {
   Status Add(const Item& item) {
     const auto layers = static_cast<std::int64_t>(config_.layers.size());
     if (item.layers.first >= layers || item.layers.last >= layers)
-      return Invalid(item.where, ": layer = ", std::max(item.layers.first, item.layers.last),
-                     "; expected 0..", layers - 1);
+      return InvalidArgument(kName, item.where,
+                             ": layer = ", std::max(item.layers.first, item.layers.last),
+                             "; expected 0..", layers - 1);
     const std::int64_t last = item.layers.last < 0 ? layers - 1 : item.layers.last;
     for (std::int64_t layer = item.layers.first; layer <= last; ++layer)
       if (Status status = AddLayer(item, layer); !status.ok()) return status;
@@ -108,15 +101,15 @@ class Builder {
     const std::int64_t group = item.kv ? shape.num_heads / shape.num_kv_heads : 1;
     const Range& heads = item.heads;
     if (heads.first >= count || heads.last >= count)
-      return Invalid(item.where,
-                     item.kv ? ": KV head = " : ": head = ", std::max(heads.first, heads.last),
-                     " of layer ", layer, "; expected 0..", count - 1);
+      return InvalidArgument(kName, item.where, item.kv ? ": KV head = " : ": head = ",
+                             std::max(heads.first, heads.last), " of layer ", layer,
+                             "; expected 0..", count - 1);
     const std::int64_t last = heads.last < 0 ? count - 1 : heads.last;
     for (std::int64_t head = heads.first * group; head < (last + 1) * group; ++head) {
       const HeadId id{layer, head};
       if (!named_.insert(id).second)
-        return Invalid(item.where, ": head ", layer, ".", head,
-                       " is named by two items; expected one");
+        return InvalidArgument(kName, item.where, ": head ", layer, ".", head,
+                               " is named by two items; expected one");
       if (item.action == Action::kKeep)
         kept_[static_cast<std::size_t>(layer)] = true;
       else
@@ -136,7 +129,7 @@ class Builder {
 Status ReadItem(std::string_view text, Item* item) {
   item->where = "item " + Quote(text);
   const auto bad = [&](const char* expected) {
-    return Invalid(item->where, "; expected ", expected);
+    return InvalidArgument(kName, item->where, "; expected ", expected);
   };
   const std::size_t equals = text.find('=');
   const std::string_view heads = text.substr(0, equals);
@@ -177,27 +170,28 @@ Status ReadList(const std::string& where, const Json& entry, const char* key,
   }
   const Json& list = entry[key];
   if (!list.is_array())
-    return Invalid(where, ".", key, " = ", ShowJson(list),
-                   "; expected a list of numbers and ranges");
+    return InvalidArgument(kName, where, ".", key, " = ", ShowJson(list),
+                           "; expected a list of numbers and ranges");
   for (const Json& value : list) {
     const std::string text = value.is_string() ? value.get<std::string>() : ShowJson(value);
     const std::optional<Range> range = ReadRange(text);
     if (!range)
-      return Invalid(where, ".", key, " has ", ShowJson(value),
-                     "; expected numbers, or texts such as \"2-5\"");
+      return InvalidArgument(kName, where, ".", key, " has ", ShowJson(value),
+                             "; expected numbers, or texts such as \"2-5\"");
     ranges->push_back(*range);
   }
   return Status();
 }
 
 Status AddEntry(const std::string& where, const Json& entry, Builder* builder) {
-  if (!entry.is_object()) return Invalid(where, " = ", ShowJson(entry), "; expected an object");
+  if (!entry.is_object())
+    return InvalidArgument(kName, where, " = ", ShowJson(entry), "; expected an object");
   for (const auto& [key, value] : entry.items())
     if (key != "layers" && key != "heads" && key != "kv_heads" && key != "edit")
-      return Invalid(where, " has the key ", ShowJson(Json(key)),
-                     "; expected layers, heads or kv_heads, edit");
+      return InvalidArgument(kName, where, " has the key ", ShowJson(Json(key)),
+                             "; expected layers, heads or kv_heads, edit");
   if (entry.contains("heads") && entry.contains("kv_heads"))
-    return Invalid(where, " has heads and kv_heads; expected one of them");
+    return InvalidArgument(kName, where, " has heads and kv_heads; expected one of them");
   Item item;
   item.where = where;
   item.kv = entry.contains("kv_heads");
@@ -208,8 +202,8 @@ Status AddEntry(const std::string& where, const Json& entry, Builder* builder) {
   if (entry.contains("edit")) {
     const Json& edit = entry["edit"];
     if (!ReadAction(edit.is_string() ? edit.get<std::string>() : ShowJson(edit), &item))
-      return Invalid(where, ".edit = ", ShowJson(edit),
-                     "; expected a finite number, \"zero\", \"mean\" or \"keep\"");
+      return InvalidArgument(kName, where, ".edit = ", ShowJson(edit),
+                             "; expected a finite number, \"zero\", \"mean\" or \"keep\"");
   }
   for (const Range& layer : layers)
     for (const Range& head : heads) {
@@ -222,9 +216,9 @@ Status AddEntry(const std::string& where, const Json& entry, Builder* builder) {
 
 Status AddJson(std::string_view text, Builder* builder) {
   const Result<JsonTree> parsed = ParseJson(text, JsonKeys::kUnique);
-  if (!parsed.ok()) return Invalid(parsed.status().message());
+  if (!parsed.ok()) return InvalidArgument(kName, parsed.status().message());
   const Json& json = parsed->root();
-  if (!json.is_array()) return Invalid("expected a list of edits");
+  if (!json.is_array()) return InvalidArgument(kName, "expected a list of edits");
   std::size_t index = 0;
   for (const Json& entry : json) {
     const std::string where = "edits[" + std::to_string(index++) + "]";
@@ -237,7 +231,8 @@ Status AddJson(std::string_view text, Builder* builder) {
 
 Result<Ablation> ParseAblation(std::string_view text, const ModelConfig& config) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == text.npos) return Invalid("the text is empty; expected edits such as 3.1,4.*=0.5");
+  if (first == text.npos)
+    return InvalidArgument(kName, "the text is empty; expected edits such as 3.1,4.*=0.5");
   text = text.substr(first, text.find_last_not_of(" \t\r\n") + 1 - first);
   Builder builder(config);
   const bool json = text.front() == '[' || text.front() == '{';

@@ -6,6 +6,7 @@
 #include "manyhead/ablation.h"
 #include "runtime/heads/ablate/ablation_impl.h"
 #include "runtime/heads/ablate/effects_scorer.h"
+#include "runtime/platform/errors.h"
 
 /// What heads give on average, and what becomes of a text's loss without them.
 
@@ -17,7 +18,7 @@ double Mean(const std::vector<double>& values) {
 }
 
 Status Interrupted(const char* function) {
-  return {StatusCode::kIoError, std::string(function) + ": interrupted before anything was known"};
+  return IoError(function, "interrupted before anything was known");
 }
 
 Status Named(const char* function, const Status& status) {

@@ -2,24 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "manyhead/threads.h"
 #include "runtime/model/score_rows.h"
 #include "runtime/model/weights.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 namespace {
-
-template <class... Parts>
-Status Invalid(const char* function, const Parts&... parts) {
-  std::ostringstream message;
-  message << function << ": ";
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
 
 DecoderLimits LimitsOf(const HeadTextOptions& options) {
   return {.max_rows = options.chunk,
@@ -43,23 +35,23 @@ Status CompleteTextOptions(const char* function, const Model& model, std::int64_
   constexpr std::int64_t kMost = std::int64_t{1} << 31, kDefaultTokens = 8192;
   const auto size = static_cast<std::int64_t>(ids->size());
   if (options->tokens != 0 && (options->tokens < least_tokens || options->tokens > kMost))
-    return Invalid(function, "tokens = ", options->tokens, "; expected 0, or ", least_tokens, "..",
-                   kMost);
+    return InvalidArgument(function, "tokens = ", options->tokens, "; expected 0, or ",
+                           least_tokens, "..", kMost);
   const std::int64_t least = std::max(options->tokens, least_tokens);
   if (size < least)
-    return Invalid(function, "the text has ", size, " tokens; expected at least ", least);
+    return InvalidArgument(function, "the text has ", size, " tokens; expected at least ", least);
   if (options->chunk < 1 || options->chunk > kMost)
-    return Invalid(function, "chunk = ", options->chunk, "; expected 1..", kMost);
+    return InvalidArgument(function, "chunk = ", options->chunk, "; expected 1..", kMost);
   if (options->threads < 0 || options->threads > kMaxThreads)
-    return Invalid(function, "threads = ", options->threads, "; expected 0..", kMaxThreads);
+    return InvalidArgument(function, "threads = ", options->threads, "; expected 0..", kMaxThreads);
   if (options->tokens == 0)
     options->tokens =
         std::max(least_tokens, std::min({size, model.config().context_length, kDefaultTokens}));
   *ids = ids->first(static_cast<std::size_t>(options->tokens));
   for (std::size_t i = 0; i < ids->size(); ++i)
     if ((*ids)[i] < 0 || (*ids)[i] >= model.config().vocab_size)
-      return Invalid(function, "ids[", i, "] = ", (*ids)[i], "; expected 0..",
-                     model.config().vocab_size - 1);
+      return InvalidArgument(function, "ids[", i, "] = ", (*ids)[i], "; expected 0..",
+                             model.config().vocab_size - 1);
   options->chunk = std::min(options->chunk, options->tokens);
   if (options->threads == 0) options->threads = DefaultThreads();
   if (options->isa) return Status();

@@ -11,9 +11,13 @@
 #include "runtime/linear/linear.h"
 #include "runtime/model/decoder.h"
 #include "runtime/model/weights.h"
+#include "runtime/platform/errors.h"
+#include "runtime/platform/isa.h"
 
 namespace manyhead {
 namespace {
+
+constexpr const char* kName = "MeasureTerms";
 
 using RowsF = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using RowsMap = Eigen::Map<const RowsF, 0, Eigen::OuterStride<>>;
@@ -50,32 +54,22 @@ class OutputTap : public AttentionTap {
   std::vector<std::vector<float>> attended_, projected_;  // [layer][T, width], [T, d]
 };
 
-Status Invalid(const std::string& name, std::int64_t value, const std::string& expected) {
-  return Status(StatusCode::kInvalidArgument,
-                "MeasureTerms: " + name + " = " + std::to_string(value) + "; expected " + expected);
-}
-
 Status CheckIds(const ModelConfig& config, std::span<const TokenId> ids) {
   const std::int64_t most = std::min(kMostTermTokens, config.context_length);
   const auto size = static_cast<std::int64_t>(ids.size());
-  if (size < 1 || size > most) return Invalid("tokens", size, "1.." + std::to_string(most));
+  if (size < 1 || size > most)
+    return InvalidArgument(kName, "tokens = ", size, "; expected 1..", most);
   for (const TokenId id : ids)
     if (id < 0 || id >= config.vocab_size)
-      return Invalid("id", id, "0.." + std::to_string(config.vocab_size - 1));
+      return InvalidArgument(kName, "id = ", id, "; expected 0..", config.vocab_size - 1);
   return Status();
 }
 
 Result<DecoderLimits> MakeLimits(const TermOptions& options, std::int64_t tokens) {
   if (options.threads < 0 || options.threads > kMaxThreads)
-    return Invalid("threads", options.threads, "0.." + std::to_string(kMaxThreads));
-  const Result<Isa> isa = options.isa ? Result<Isa>(*options.isa) : SelectIsa();
+    return InvalidArgument(kName, "threads = ", options.threads, "; expected 0..", kMaxThreads);
+  const Result<Isa> isa = ResolveIsa(kName, options.isa);
   if (!isa.ok()) return isa.status();
-  const std::vector<Isa> supported = SupportedIsas();
-  if (std::find(supported.begin(), supported.end(), *isa) == supported.end())
-    return Status(StatusCode::kUnsupported, std::string("MeasureTerms: isa = ")
-                                                .append(IsaName(*isa))
-                                                .append("; this CPU runs at most ")
-                                                .append(IsaName(supported.back())));
   return DecoderLimits{tokens, tokens, options.threads == 0 ? DefaultThreads() : options.threads,
                        *isa, options.math};
 }

@@ -9,9 +9,12 @@
 #include "runtime/heads/classify/conllu.h"
 #include "runtime/heads/classify/scores.h"
 #include "runtime/heads/classify/scores_syntax.h"
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 namespace {
+
+constexpr const char* kName = "ClassifyHeads";
 
 constexpr std::int64_t kMostSentenceTokens = 4096;
 
@@ -19,11 +22,6 @@ std::vector<std::int64_t> HeadCounts(const ModelConfig& config) {
   std::vector<std::int64_t> heads;
   for (const LayerConfig& layer : config.layers) heads.push_back(layer.num_heads);
   return heads;
-}
-
-Status Invalid(const std::string& name, std::int64_t value, const std::string& expected) {
-  return Status(StatusCode::kInvalidArgument, "ClassifyHeads: " + name + " = " +
-                                                  std::to_string(value) + "; expected " + expected);
 }
 
 class Classifier {
@@ -60,10 +58,11 @@ class Classifier {
 Status Classifier::CheckText(std::span<const TokenId> text) const {
   const auto size = static_cast<std::int64_t>(text.size());
   if (size < kLeastText)
-    return Invalid("tokens of the text", size, "at least " + std::to_string(kLeastText));
+    return InvalidArgument(kName, "tokens of the text = ", size, "; expected at least ",
+                           kLeastText);
   for (const TokenId id : text)
     if (id < 0 || id >= model_.config().vocab_size)
-      return Invalid("id", id, "0.." + std::to_string(model_.config().vocab_size - 1));
+      return InvalidArgument(kName, "id = ", id, "; expected 0..", model_.config().vocab_size - 1);
   return Status();
 }
 
@@ -77,8 +76,8 @@ Status Classifier::MakeInputs() {
   }
   if (Status status = CheckText(text); !status.ok()) return status;
   if (model_.config().context_length < kProbeContext)
-    return Invalid("context of the model", model_.config().context_length,
-                   "at least " + std::to_string(kProbeContext));
+    return InvalidArgument(kName, "context of the model = ", model_.config().context_length,
+                           "; expected at least ", kProbeContext);
   Result<std::vector<Probe>> probes = MakeProbes(tokenizer, text, options_.seed);
   if (!probes.ok()) return probes.status();
   probes_ = *std::move(probes);

@@ -4,10 +4,10 @@
 #include <array>
 #include <charconv>
 #include <optional>
-#include <sstream>
 #include <tuple>
 #include <utility>
 
+#include "runtime/platform/errors.h"
 #include "runtime/text/utf8.h"
 
 namespace manyhead {
@@ -71,10 +71,7 @@ class Parser {
  private:
   template <class... Parts>
   static Status WrongAt(std::int64_t line, const Parts&... parts) {
-    std::ostringstream message;
-    message << "CoNLL-U: line " << line << ": ";
-    (message << ... << parts);
-    return Status(StatusCode::kInvalidArgument, message.str());
+    return InvalidArgument("CoNLL-U", "line ", line, ": ", parts...);
   }
   template <class... Parts>
   Status Wrong(const Parts&... parts) const {
@@ -112,8 +109,7 @@ Result<std::vector<DependencySentence>> Parser::Run(std::string_view bytes) {
   }
   ++line_;
   if (Status status = EndSentence(); !status.ok()) return status;
-  if (sentences_.empty())
-    return Status(StatusCode::kInvalidArgument, "CoNLL-U: no sentence; expected at least one");
+  if (sentences_.empty()) return InvalidArgument("CoNLL-U", "no sentence; expected at least one");
   return std::move(sentences_);
 }
 

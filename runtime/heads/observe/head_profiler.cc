@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/platform/math.h"
+
 namespace manyhead {
 namespace {
 
@@ -85,11 +87,11 @@ HeadProfiler::HeadProfiler(const Model::Impl& model, const Limits& limits, Outpu
       grams_(std::move(grams)),
       row_stride_(limits.context) {
   const Widest widest = WidestOf(model.config);
-  times_stride_ = (widest.kv_heads + kCacheLine - 1) / kCacheLine * kCacheLine;
+  times_stride_ = RoundUp(widest.kv_heads, kCacheLine);
   times_.resize(static_cast<std::size_t>(threads_ * times_stride_));
   thread_stride_ = widest.group * row_stride_;
   rows_ = AlignedBuffer<float>(threads_ * thread_stride_);
-  entropy_stride_ = (widest.group + 2 * kCacheLine - 1) / (2 * kCacheLine) * 2 * kCacheLine;
+  entropy_stride_ = RoundUp(widest.group, 2 * kCacheLine);
   entropies_.resize(static_cast<std::size_t>(threads_ * entropy_stride_));
   sampled_.resize(static_cast<std::size_t>((limits.max_rows / options.every + 1) * widest.heads));
 }

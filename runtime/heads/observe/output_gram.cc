@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/linear/linear.h"
+#include "runtime/platform/math.h"
 #include "runtime/platform/team.h"
 
 namespace manyhead {
@@ -12,15 +13,13 @@ namespace {
 constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kMostHeadDim = 1024;
 
-std::int64_t RoundUp(std::int64_t n) noexcept { return (n + kLanes - 1) / kLanes * kLanes; }
-
 /// columns [H * Dv, d] = W_O [d, H * Dv] transposed, row r of W_O times norm[r], unless it is
 /// empty.
 void TransposeOutput(Worker& worker, const LayerWeights& w, Isa isa, float* rows,
                      float* columns) noexcept {
   const std::int64_t d = w.output.rows, width = w.output.cols;
   float* mine = rows + worker.index() * kLanes * width;
-  worker.ForEach((d + kLanes - 1) / kLanes, [&](std::int64_t block) {
+  worker.ForEach(CeilDiv(d, kLanes), [&](std::int64_t block) {
     const std::int64_t first = block * kLanes, count = std::min(kLanes, d - first);
     for (std::int64_t r = 0; r < count; ++r) {
       DequantizeRow(w.output, isa, first + r, mine + r * width);
@@ -52,7 +51,7 @@ Result<OutputGrams> OutputGrams::Create(const Model::Impl& model, Isa isa, int t
       .max_cols = model.config.d_model, .threads = threads, .isa = isa, .math = MathMode::kExact};
   OutputGrams made;
   for (const LayerConfig& layer : model.config.layers) {
-    const std::int64_t D = layer.head_dim_v, row = RoundUp(D);
+    const std::int64_t D = layer.head_dim_v, row = RoundUp(D, kLanes);
     made.layers_.push_back({D, row, AlignedBuffer<float>(layer.num_heads * D * row)});
     limits.max_rows = std::max(limits.max_rows, D);
     most_columns = std::max(most_columns, layer.num_heads * D);

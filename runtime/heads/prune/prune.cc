@@ -2,11 +2,11 @@
 #include <cmath>
 #include <cstddef>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "manyhead/prune.h"
 #include "runtime/heads/ablate/effects_scorer.h"
+#include "runtime/platform/errors.h"
 
 /// The choice of KV heads that a text misses least.
 
@@ -17,14 +17,6 @@ constexpr const char* kName = "PruneHeads";
 constexpr std::int64_t kLeastTokens = 256;
 
 using Nll = EffectsScorer::Nll;
-
-template <class... Parts>
-Status Invalid(const Parts&... parts) {
-  std::ostringstream message;
-  message << kName << ": ";
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
 
 /// Whether the loss of predicting token i + 1 takes no part in the choice.
 bool HeldOut(std::size_t i) { return i / 64 % 3 == 2; }
@@ -76,9 +68,11 @@ class Search {
 
 Status Search::CheckOptions() {
   if (!(options_.max_rise >= 0) || !std::isfinite(options_.max_rise))
-    return Invalid("max_rise = ", options_.max_rise, "; expected a finite number, at least 0");
+    return InvalidArgument(kName, "max_rise = ", options_.max_rise,
+                           "; expected a finite number, at least 0");
   if (options_.max_kv_heads < 0)
-    return Invalid("max_kv_heads = ", options_.max_kv_heads, "; expected at least 0");
+    return InvalidArgument(kName, "max_kv_heads = ", options_.max_kv_heads,
+                           "; expected at least 0");
   std::int64_t most = 0, least = INT64_MAX;
   for (const LayerConfig& layer : config_.layers) {
     most = std::max(most, layer.num_kv_heads);
@@ -86,9 +80,9 @@ Status Search::CheckOptions() {
     if (layer.num_kv_heads > 1) total_ += layer.num_kv_heads;
   }
   if (most == 1 || (options_.uniform && least == 1))
-    return Invalid(most == 1 ? "every" : "some",
-                   " layer has 1 KV head; expected at least 2, of "
-                   "which one stays");
+    return InvalidArgument(kName, most == 1 ? "every" : "some",
+                           " layer has 1 KV head; expected at least 2, of "
+                           "which one stays");
   total_ *= 2;  // each alone, and about as many together
   return CompleteTextOptions(kName, model_, kLeastTokens, &ids_, &options_.text);
 }
@@ -96,8 +90,7 @@ Status Search::CheckOptions() {
 Status Search::MeasureBefore() {
   const Result<Nll> nll = scorer_->Score({});
   if (!nll.ok()) return nll.status();
-  if (nll->empty())
-    return {StatusCode::kIoError, std::string(kName) + ": interrupted before anything was known"};
+  if (nll->empty()) return IoError(kName, "interrupted before anything was known");
   result_.before = result_.after = MeanLoss(*nll);
   result_.tokens = options_.text.tokens;
   for (std::size_t i = 0; i < nll->size(); ++i) result_.held_out_tokens += HeldOut(i);
@@ -220,7 +213,7 @@ Result<Pruning> Search::Run() {
   if (status.ok() && !result_.interrupted) status = options_.uniform ? ChooseUniform() : Choose();
   if (!status.ok())
     return status.message().starts_with("logits")
-               ? Status(status.code(), std::string(kName) + ": " + status.message())
+               ? MakeError(status.code(), kName, ": ", status.message())
                : status;
   std::sort(result_.removed.begin(), result_.removed.end());
   return std::move(result_);

@@ -12,6 +12,7 @@
 #include "runtime/formats/gguf_output.h"
 #include "runtime/linear/linear.h"
 #include "runtime/model/weights.h"
+#include "runtime/platform/errors.h"
 #include "runtime/platform/file.h"
 
 /// Models without some of their KV heads, as files.
@@ -19,13 +20,7 @@
 namespace manyhead {
 namespace {
 
-template <class... Parts>
-Status Fail(StatusCode code, const Parts&... parts) {
-  std::ostringstream message;
-  message << "WritePrunedModel: ";
-  (message << ... << parts);
-  return {code, message.str()};
-}
+constexpr const char* kName = "WritePrunedModel";
 
 /// [begin, end) of rows or columns.
 struct Range {
@@ -51,15 +46,14 @@ Result<std::vector<KeptHeads>> KeptOf(const ModelConfig& config,
   std::set<KvHeadId> gone;
   for (const KvHeadId& id : removed) {
     if (id.layer < 0 || id.layer >= num_layers)
-      return Fail(StatusCode::kInvalidArgument, "layer = ", id.layer, "; expected 0..",
-                  num_layers - 1);
+      return InvalidArgument(kName, "layer = ", id.layer, "; expected 0..", num_layers - 1);
     const std::int64_t heads = config.layers[static_cast<std::size_t>(id.layer)].num_kv_heads;
     if (id.kv_head < 0 || id.kv_head >= heads)
-      return Fail(StatusCode::kInvalidArgument, "kv_head = ", id.kv_head, " of layer ", id.layer,
-                  "; expected 0..", heads - 1);
+      return InvalidArgument(kName, "kv_head = ", id.kv_head, " of layer ", id.layer,
+                             "; expected 0..", heads - 1);
     if (!gone.insert(id).second)
-      return Fail(StatusCode::kInvalidArgument, "KV head ", id.kv_head, " of layer ", id.layer,
-                  " is removed twice; expected once");
+      return InvalidArgument(kName, "KV head ", id.kv_head, " of layer ", id.layer,
+                             " is removed twice; expected once");
   }
   std::vector<KeptHeads> layers;
   for (std::int64_t l = 0; l < num_layers; ++l) {
@@ -72,8 +66,8 @@ Result<std::vector<KeptHeads>> KeptOf(const ModelConfig& config,
       ++kept.count;
     }
     if (kept.count == 0)
-      return Fail(StatusCode::kInvalidArgument, "layer ", l, " would have 0 of its ", heads,
-                  " KV heads left; expected at least 1");
+      return InvalidArgument(kName, "layer ", l, " would have 0 of its ", heads,
+                             " KV heads left; expected at least 1");
   }
   return layers;
 }
@@ -175,9 +169,9 @@ Result<GgufOutput::Tensor> CutOutput(const GgufTensor& tensor, const std::vector
     const std::int64_t odd = range.begin % block != 0 ? range.begin : range.end;
     if (odd % block == 0) continue;
     if (widen) return WidenedColumns(tensor, ranges);
-    return Fail(StatusCode::kUnsupported, "tensor ", tensor.name, " would be cut at column ", odd,
-                ", inside a block of ", block, " of ", WeightTypeName(tensor.type),
-                "; stored as F32 it can be");
+    return Unsupported(kName, "tensor ", tensor.name, " would be cut at column ", odd,
+                       ", inside a block of ", block, " of ", WeightTypeName(tensor.type),
+                       "; stored as F32 it can be");
   }
   return Columns(tensor, ranges);
 }
@@ -239,8 +233,8 @@ Status WritePrunedModel(const Model& model, std::span<const KvHeadId> removed,
   const Result<std::vector<KeptHeads>> layers = KeptOf(config, removed);
   if (!layers.ok()) return layers.status();
   if (config.softmax_scale != 0)
-    return Fail(StatusCode::kUnsupported, "the softmax scale of ", config.architecture, " with ",
-                config.layers.size(), " layers follows from its number of heads");
+    return Unsupported(kName, "the softmax scale of ", config.architecture, " with ",
+                       config.layers.size(), " layers follows from its number of heads");
   const GgufFile& file = model.impl().file;
   GgufOutput output;
   AddKeys(output, file, config, *layers);
