@@ -4,7 +4,7 @@
 packages=(
   g++ cmake ninja-build ccache pkg-config binutils
   libdnnl-dev ocl-icd-opencl-dev  # oneDNN, whose CMake file asks for OpenCL
-  libxsimd-dev libxxhash-dev libpcre2-dev nlohmann-json3-dev libcli11-dev libeigen3-dev
+  libxsimd-dev libxxhash-dev libpcre2-dev libutf8proc-dev nlohmann-json3-dev libcli11-dev libeigen3-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 python3-pip ca-certificates
 )

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/platform/printable.h"
+#include "runtime/text/normalizer.h"
 #include "runtime/text/utf8.h"
 
 namespace manyhead {
@@ -59,8 +60,9 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, PreTokenizer pre_tokenizer,
       merges_(num_merges) {
   for (int byte = 0; byte < 256; ++byte) {
     const auto value = static_cast<std::uint8_t>(byte);
-    byte_ids_[value] = options.form == TextForm::kByteLevel ? vocabulary.Find(ByteLevelChar(value))
-                                                            : vocabulary.byte_token(value);
+    byte_ids_[value] = options.form == TextForm::kByteLevel
+                           ? vocabulary.FindText(ByteLevelChar(value))
+                           : vocabulary.byte_token(value);
   }
 }
 
@@ -100,16 +102,15 @@ Status BpeModel::ReadMerge(std::string_view merge, std::int32_t rank, std::strin
   const std::string_view left = merge.substr(0, space);
   const std::string_view right = merge.substr(space + 1);
   joined->assign(left).append(right);
-  const MergeRule rule{rank, vocabulary_->Find(*joined)};
-  const TokenId left_id = vocabulary_->Find(left);
-  const TokenId right_id = vocabulary_->Find(right);
-  if (left_id == kNoToken || right_id == kNoToken || rule.result == kNoToken) {
-    const std::string_view missing =
-        left_id == kNoToken ? left : (right_id == kNoToken ? right : std::string_view(*joined));
-    return {StatusCode::kIoError,
-            MergeName(merge, rank) + ": '" + Printable(missing) + "' is not a token"};
-  }
-  merges_.Insert(left_id, right_id, rule);
+  for (const std::string_view part : {left, right, std::string_view(*joined)})
+    if (vocabulary_->Find(part) == kNoToken)
+      return {StatusCode::kIoError,
+              MergeName(merge, rank) + ": '" + Printable(part) + "' is not a token"};
+  const MergeRule rule{rank, vocabulary_->FindText(*joined)};
+  const TokenId left_id = vocabulary_->FindText(left), right_id = vocabulary_->FindText(right);
+  // A merge that a token takes part in which stands for other text is never met.
+  if (left_id != kNoToken && right_id != kNoToken && rule.result != kNoToken)
+    merges_.Insert(left_id, right_id, rule);
   return {};
 }
 
@@ -125,6 +126,8 @@ Status BpeModel::Append(std::string_view text, bool /*after_special*/,
     return {StatusCode::kInvalidArgument, "Encode: text of " + std::to_string(text.size()) +
                                               " bytes; expected at most 2147483647"};
   }
+  std::string composed;
+  if (options_.nfc) text = ToNfc(text, &composed);
   Result<std::vector<std::string_view>> words = pre_tokenizer_.Split(text);
   if (!words.ok()) return words.status();
   Scratch scratch;
@@ -140,13 +143,13 @@ TokenId BpeModel::WholeWord(std::string_view word) const {
   if (options_.form == TextForm::kSpaceEscaped) {
     // Runs of line ends are tokens that no merges lead to.
     const bool line_ends = word.find_first_not_of('\n') == std::string_view::npos;
-    return line_ends || options_.ignore_merges ? vocabulary_->Find(word) : kNoToken;
+    return line_ends || options_.ignore_merges ? vocabulary_->FindText(word) : kNoToken;
   }
   if (!options_.ignore_merges) return kNoToken;
   std::string spelled;
   spelled.reserve(2 * word.size());
   for (const char c : word) spelled += ByteLevelChar(static_cast<std::uint8_t>(c));
-  return vocabulary_->Find(spelled);
+  return vocabulary_->FindText(spelled);
 }
 
 void BpeModel::StartSymbols(std::string_view word, std::vector<Symbol>* symbols) const {
@@ -158,7 +161,7 @@ void BpeModel::StartSymbols(std::string_view word, std::vector<Symbol>* symbols)
       id = byte_ids_[static_cast<std::uint8_t>(word[0])];
     } else {
       size = std::max<std::size_t>(1, Utf8CharLength(word));
-      id = vocabulary_->Find(word.substr(0, size));
+      id = vocabulary_->FindText(word.substr(0, size));
     }
     const auto index = static_cast<std::int32_t>(symbols->size());
     symbols->push_back({id, index - 1, index + 1, false, word.substr(0, size)});

@@ -18,6 +18,7 @@ namespace manyhead {
 struct BpeOptions {
   TextForm form = TextForm::kByteLevel;
   bool ignore_merges = false;
+  bool nfc = false;  ///< text is brought to the form NFC first
 };
 
 /// Byte-pair encoding: text is split into words, and in each word the pair of neighbours whose

@@ -97,11 +97,14 @@ constexpr std::string_view kLines[] = {R"([^\n]+|\n+)"};
 constexpr PreTokenizerSpec kDefaultSpec{kDefault};
 constexpr PreTokenizerSpec kGpt2Spec{kGpt2};
 constexpr PreTokenizerSpec kStarcoderSpec{kStarcoder};
+constexpr PreTokenizerSpec kCommandRSpec{.expressions = kStarcoder, .nfc = true};
+constexpr PreTokenizerSpec kNeoxSpec{.expressions = kGpt2, .nfc = true};
 constexpr PreTokenizerSpec kFalconSpec{kFalcon};
 constexpr PreTokenizerSpec kLlama3Spec{kLlama3, true, true};
 constexpr PreTokenizerSpec kDbrxSpec{kLlama3};
 constexpr PreTokenizerSpec kGlm4Spec{kLlama3, true, false};
-constexpr PreTokenizerSpec kQwen2Spec{kQwen2};
+constexpr PreTokenizerSpec kQwen2Spec{.expressions = kQwen2, .nfc = true};
+constexpr PreTokenizerSpec kQwen2WordsSpec{kQwen2};
 constexpr PreTokenizerSpec kQwen35Spec{kQwen35};
 constexpr PreTokenizerSpec kBailingSpec{kBailing};
 constexpr PreTokenizerSpec kSeedCoderSpec{kSeedCoder};
@@ -124,7 +127,7 @@ constexpr Entry kEntries[] = {
     {"bailingmoe2", &kBailingSpec},
     {"chatglm-bpe", &kDbrxSpec},
     {"codeshell", &kStarcoderSpec},
-    {"command-r", &kStarcoderSpec},
+    {"command-r", &kCommandRSpec},
     {"dbrx", &kDbrxSpec},
     {"deepseek-coder", &kDeepseekCoderSpec},
     {"deepseek-llm", &kDeepseekLlmSpec},
@@ -142,27 +145,27 @@ constexpr Entry kEntries[] = {
     {"gpt-2", &kGpt2Spec},
     {"gpt-4o", &kGpt4oSpec},
     {"granite-docling", &kGpt2Spec},
-    {"grok-2", &kQwen2Spec},
-    {"hunyuan", &kQwen2Spec},
+    {"grok-2", &kQwen2WordsSpec},
+    {"hunyuan", &kQwen2WordsSpec},
     {"hunyuan-dense", &kDeepseekV3Spec},
     {"jais", &kGpt2Spec},
     {"joyai-llm", &kDeepseekV3Spec},
     {"kanana2", &kGpt4oSpec},
-    {"kormo", &kQwen2Spec},
+    {"kormo", &kQwen2WordsSpec},
     {"lfm2", &kLlama3Spec},
     {"llada-moe", &kBailingSpec},
     {"llama-bpe", &kLlama3Spec},
     {"llama-v3", &kLlama3Spec},
     {"llama3", &kLlama3Spec},
     {"llama4", &kGpt4oSpec},
-    {"megrez", &kQwen2Spec},
+    {"megrez", &kQwen2WordsSpec},
     {"mellum", &kGpt2Spec},
     {"mellum2", &kStarcoderSpec},
     {"midm-2.0", &kLlama3Spec},
     {"minerva-7b", &kStarcoderSpec},
     {"minimax-m2", &kGpt4oSpec},
-    {"mpt", &kGpt2Spec},
-    {"olmo", &kGpt2Spec},
+    {"mpt", &kNeoxSpec},
+    {"olmo", &kNeoxSpec},
     {"phi-2", &kGpt2Spec},
     {"pixtral", &kLlama3Spec},
     {"qwen2", &kQwen2Spec},
@@ -171,8 +174,8 @@ constexpr Entry kEntries[] = {
     {"seed-coder", &kSeedCoderSpec},
     {"smaug-bpe", &kDbrxSpec},
     {"smollm", &kStarcoderSpec},
-    {"solar-open", &kQwen2Spec},
-    {"stablelm2", &kQwen2Spec},
+    {"solar-open", &kQwen2WordsSpec},
+    {"stablelm2", &kQwen2WordsSpec},
     {"starcoder", &kStarcoderSpec},
     {"tekken", &kTekkenSpec},
     {"trillion", &kGpt2Spec},

@@ -17,6 +17,8 @@ struct PreTokenizerSpec {
   bool add_bos = false;
   /// Words start as characters with spaces escaped to U+2581, not as bytes.
   bool space_escaped = false;
+  /// Text is brought to Unicode's form NFC first, as the family's tokenizer.json says.
+  bool nfc = false;
 };
 
 /// Null if `name` is not known.

@@ -119,6 +119,13 @@ bool Holds(const std::vector<TokenId>& ids, TokenId id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
+/// Whether the text of token `id` may give it a role. Where the file declares what its tokens are
+/// for, only control tokens have one: "</s>" may be a tag of HTML, a normal or user-defined token.
+bool HasRoleByText(const Vocabulary& vocabulary, TokenId id) {
+  if (id == kNoToken) return false;
+  return !vocabulary.has_kinds() || vocabulary.kind(id) == TokenKind::kControl;
+}
+
 /// Which pairs of neighbouring bytes a text has: most special tokens contain one it has not, so
 /// that the text need not be searched for them.
 class BytePairs {
@@ -179,7 +186,7 @@ Status SpecialTokens::ReadIds(const GgufFile& file, const SpecialTokenDefaults& 
     for (std::string_view text : role.texts) {
       if (!ids->empty()) break;
       const TokenId id = vocabulary->Find(text);
-      if (id == kNoToken) continue;
+      if (!HasRoleByText(*vocabulary, id)) continue;
       vocabulary->set_kind(id, TokenKind::kControl);
       ids->push_back(id);
     }
@@ -212,7 +219,8 @@ Status SpecialTokens::ReadFlags(const GgufFile& file, const SpecialTokenDefaults
 void SpecialTokens::AddEndTexts(Vocabulary* vocabulary) {
   for (std::string_view text : kEndTexts) {
     const TokenId id = vocabulary->Find(text);
-    if (id == kNoToken) continue;
+    // A key that names the token as an end declares more than its type does.
+    if (!HasRoleByText(*vocabulary, id) && !Holds(end_tokens, id)) continue;
     vocabulary->set_kind(id, TokenKind::kControl);
     end_tokens.push_back(id);
   }

@@ -29,8 +29,8 @@ struct Fragment {
 /// The tokens with a role: begin, end, those that end a generation, those found whole in a text.
 class SpecialTokens {
  public:
-  /// Reads the roles from `file` and from the texts that models give such tokens, and makes control
-  /// tokens of those in `vocabulary`.
+  /// Reads the roles from `file`, and from the texts that models give such tokens: those of control
+  /// tokens, or of any where the file declares no types, which become control tokens then.
   /// Errors   kIoError naming the key for an id outside the vocabulary.
   static Result<SpecialTokens> Load(const GgufFile& file, const SpecialTokenDefaults& defaults,
                                     Vocabulary* vocabulary);

@@ -83,7 +83,7 @@ class SpmModel::Merger {
   void Consider(std::int64_t left, std::int64_t right) {
     if (left == kNone || right == kNone) return;
     const std::size_t size = At(left).size + At(right).size;
-    const TokenId id = vocabulary_.Find(text_.substr(At(left).begin, size));
+    const TokenId id = vocabulary_.FindText(text_.substr(At(left).begin, size));
     if (id != kNoToken) merges_.push({vocabulary_.score(id), left, right, size});
   }
 
@@ -100,7 +100,7 @@ Status SpmModel::Append(std::string_view text, bool after_special,
   Merger merger(*vocabulary_, escaped);
   merger.Run();
   return merger.ForEach([&](std::string_view symbol) -> Status {
-    const TokenId id = vocabulary_->Find(symbol);
+    const TokenId id = vocabulary_->FindText(symbol);
     if (id == kNoToken) return AppendBytes(symbol, ids);
     ids->push_back(id);
     return {};

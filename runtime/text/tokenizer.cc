@@ -78,7 +78,7 @@ Status LoadBpe(const GgufFile& file, std::string_view pre, Tokenizer::Impl* impl
   impl->special = *std::move(special);
 
   Result<std::unique_ptr<const BpeModel>> model = BpeModel::Create(
-      file, impl->vocabulary, *std::move(pre_tokenizer), {form, spec->ignore_merges});
+      file, impl->vocabulary, *std::move(pre_tokenizer), {form, spec->ignore_merges, spec->nfc});
   if (!model.ok()) return model.status();
   impl->model = *std::move(model);
   return {};

@@ -77,6 +77,15 @@ void AppendUnescaped(std::string_view text, std::vector<char>* out) {
   }
 }
 
+/// Appends the bytes that the text of a normal token spells.
+void AppendSpelled(TextForm form, std::string_view text, std::vector<char>* out) {
+  if (form == TextForm::kByteLevel) {
+    AppendByteLevel(text, out);
+  } else {
+    AppendUnescaped(text, out);
+  }
+}
+
 /// The byte of "<0x41>".
 std::optional<std::uint8_t> ParseByteToken(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
@@ -87,6 +96,13 @@ std::optional<std::uint8_t> ParseByteToken(std::string_view text) {
   return value;
 }
 
+/// An array of the file that has one entry for each of `count` tokens, or is absent.
+Status CheckCount(std::string_view key, std::int64_t entries, std::size_t count) {
+  if (static_cast<std::size_t>(entries) == count) return Status();
+  return IoError(kName, key, " has ", entries, " entries; expected ", count,
+                 " as tokenizer.ggml.tokens has");
+}
+
 }  // namespace
 
 std::string_view ByteLevelChar(std::uint8_t byte) noexcept {
@@ -94,7 +110,6 @@ std::string_view ByteLevelChar(std::uint8_t byte) noexcept {
 }
 
 std::string EscapeSpaces(std::string_view text, bool prefix) {
-  constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";  // U+2581
   std::string escaped;
   escaped.reserve(text.size() + text.size() / 2 + kEscapedSpace.size());
   if (prefix) escaped += kEscapedSpace;
@@ -120,6 +135,7 @@ Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
   }
 
   Vocabulary vocabulary;
+  vocabulary.form_ = form;
   std::size_t bytes = 0;
   for (std::string_view text : texts) bytes += text.size();
   vocabulary.texts_.reserve(bytes);
@@ -128,43 +144,49 @@ Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
     vocabulary.texts_.insert(vocabulary.texts_.end(), text.begin(), text.end());
     vocabulary.text_ends_.push_back(vocabulary.texts_.size());
   }
-  if (Status status = vocabulary.ReadKindsAndScores(file); !status.ok()) return status;
-  if (Status status = vocabulary.IndexTexts(); !status.ok()) return status;
-  if (Status status = vocabulary.BuildPieces(form); !status.ok()) return status;
-  return vocabulary;
-}
-
-Status Vocabulary::ReadKindsAndScores(const GgufFile& file) {
-  const std::size_t count = text_ends_.size();
-  const auto check = [&](std::string_view key, std::int64_t entries) {
-    if (static_cast<std::size_t>(entries) == count) return Status();
-    return IoError(kName, key, " has ", entries, " entries; expected ", count,
-                   " as tokenizer.ggml.tokens has");
-  };
   // Before the arrays are widened: one may be as long as the file. 0: absent, or empty.
   for (const std::string_view key : {kTypesKey, kScoresKey}) {
     const std::int64_t entries = file.Count(key);
-    if (Status status = check(key, entries); entries != 0 && !status.ok()) return status;
+    if (Status status = CheckCount(key, entries, texts.size()); entries != 0 && !status.ok())
+      return status;
   }
+  if (Status status = vocabulary.ReadKinds(file); !status.ok()) return status;
+  if (Status status = vocabulary.ReadScores(file); !status.ok()) return status;
+  if (Status status = vocabulary.IndexTexts(); !status.ok()) return status;
+  if (Status status = vocabulary.BuildPieces(); !status.ok()) return status;
+  return vocabulary;
+}
+
+Status Vocabulary::ReadKinds(const GgufFile& file) {
+  const std::size_t count = text_ends_.size();
+  kinds_.assign(count, TokenKind::kNormal);
   Result<std::optional<std::vector<std::int64_t>>> types = file.GetInts(kTypesKey);
   if (!types.ok()) return types.status();
-  kinds_.assign(count, TokenKind::kNormal);
-  if (types->has_value()) {
-    const std::vector<std::int64_t>& values = **types;
-    if (Status status = check(kTypesKey, std::ssize(values)); !status.ok()) return status;
-    for (std::size_t i = 0; i < count; ++i) {
-      if (values[i] < 0 || values[i] > static_cast<int>(TokenKind::kByte)) {
-        return IoError(kName, kTypesKey, "[", i, "] = ", values[i], "; expected 0..6");
-      }
-      kinds_[i] = static_cast<TokenKind>(values[i]);
-    }
+  has_kinds_ = types->has_value();
+  if (!has_kinds_) {
+    for (TokenId id = 0; id < size() && form_ == TextForm::kSpaceEscaped; ++id)
+      if (ParseByteToken(text(id))) set_kind(id, TokenKind::kByte);
+    return {};
   }
+  const std::vector<std::int64_t>& values = **types;
+  if (Status status = CheckCount(kTypesKey, std::ssize(values), count); !status.ok()) return status;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (values[i] < 0 || values[i] > static_cast<int>(TokenKind::kByte)) {
+      return IoError(kName, kTypesKey, "[", i, "] = ", values[i], "; expected 0..6");
+    }
+    kinds_[i] = static_cast<TokenKind>(values[i]);
+  }
+  return {};
+}
 
+Status Vocabulary::ReadScores(const GgufFile& file) {
+  const std::size_t count = text_ends_.size();
   Result<std::optional<std::vector<float>>> scores = file.GetFloats(kScoresKey);
   if (!scores.ok()) return scores.status();
   if (!scores->has_value()) return {};
   scores_ = std::move(**scores);
-  if (Status status = check(kScoresKey, std::ssize(scores_)); !status.ok()) return status;
+  if (Status status = CheckCount(kScoresKey, std::ssize(scores_), count); !status.ok())
+    return status;
   for (std::size_t i = 0; i < count; ++i) {
     if (std::isnan(scores_[i])) return IoError(kName, kScoresKey, "[", i, "] is not a number");
   }
@@ -182,25 +204,20 @@ Status Vocabulary::IndexTexts() {
       return IoError(kName, kTokensKey, ": tokens ", found->second, " and ", id, " are both '",
                      Printable(text(id)), "'");
     }
-    if (const std::optional<std::uint8_t> byte = ParseByteToken(text(id))) {
-      // Where "<0x0a>" and "<0x0A>" are both tokens, upper case is the form the models use.
-      if (byte_tokens_[*byte] == kNoToken || kind(id) == TokenKind::kByte) byte_tokens_[*byte] = id;
-    }
+    if (kind(id) != TokenKind::kByte) continue;
+    // Where "<0x0a>" and "<0x0A>" are both tokens, the later one counts.
+    if (const std::optional<std::uint8_t> byte = ParseByteToken(text(id))) byte_tokens_[*byte] = id;
   }
   return {};
 }
 
-Status Vocabulary::BuildPieces(TextForm form) {
+Status Vocabulary::BuildPieces() {
   pieces_.reserve(texts_.size());
   piece_ends_.reserve(kinds_.size());
   for (TokenId id = 0; id < size(); ++id) {
     switch (kind(id)) {
       case TokenKind::kNormal:
-        if (form == TextForm::kByteLevel) {
-          AppendByteLevel(text(id), &pieces_);
-        } else {
-          AppendUnescaped(text(id), &pieces_);
-        }
+        AppendSpelled(form_, text(id), &pieces_);
         break;
       case TokenKind::kUnknown:
       case TokenKind::kControl:
@@ -239,6 +256,15 @@ std::int64_t Vocabulary::memory_bytes() const noexcept {
 TokenId Vocabulary::Find(std::string_view text) const noexcept {
   const auto found = ids_.find(text);
   return found == ids_.end() ? kNoToken : found->second;
+}
+
+TokenId Vocabulary::FindText(std::string_view spelling) const {
+  const TokenId id = Find(spelling);
+  if (id == kNoToken || kind(id) == TokenKind::kNormal) return id;
+  if (kind(id) != TokenKind::kUserDefined) return kNoToken;
+  std::vector<char> spelled;
+  AppendSpelled(form_, spelling, &spelled);
+  return piece(id) == std::string_view(spelled.data(), spelled.size()) ? id : kNoToken;
 }
 
 }  // namespace manyhead

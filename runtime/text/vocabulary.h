@@ -51,7 +51,11 @@ class Vocabulary {
   bool Contains(std::int64_t id) const noexcept { return id >= 0 && id < size(); }
   /// The id of the token with this text, or kNoToken.
   TokenId Find(std::string_view text) const noexcept;
-  /// The token "<0x..>" of `byte`, or kNoToken.
+  /// The id of the token that is met in a text where `spelling` stands, in the vocabulary's form:
+  /// a token with this text whose piece is what the text spells. kNoToken for others: control
+  /// tokens, and user-defined ones whose text is no spelling.
+  TokenId FindText(std::string_view spelling) const;
+  /// The token "<0x..>" of `byte`, or kNoToken; its piece is this byte.
   TokenId byte_token(std::uint8_t byte) const noexcept { return byte_tokens_[byte]; }
 
   // The rest wants an id that is contained.
@@ -64,13 +68,17 @@ class Vocabulary {
     return scores_.empty() ? 0.0f : scores_[static_cast<std::size_t>(id)];
   }
   bool has_scores() const noexcept { return !scores_.empty(); }
+  /// Whether the file declares what its tokens are for; without it all are normal but the bytes of
+  /// a space-escaped vocabulary.
+  bool has_kinds() const noexcept { return has_kinds_; }
   /// True for tokens that are no text: control and unknown ones.
   bool is_control(TokenId id) const noexcept {
     return kind(id) == TokenKind::kControl || kind(id) == TokenKind::kUnknown;
   }
   /// Bytes of its tables; of the index by text as far as the standard library shows them.
   std::int64_t memory_bytes() const noexcept;
-  /// For a token whose text tells more than the file's type does. The piece stays as it is.
+  /// For a token whose role is told by other keys, or by its text where the file declares no types.
+  /// The piece stays as it is.
   void set_kind(TokenId id, TokenKind kind) noexcept {
     kinds_[static_cast<std::size_t>(id)] = kind;
   }
@@ -85,10 +93,13 @@ class Vocabulary {
     const std::size_t begin = i == 0 ? 0 : ends[i - 1];
     return {bytes.data() + begin, ends[i] - begin};
   }
-  Status ReadKindsAndScores(const GgufFile& file);
+  Status ReadKinds(const GgufFile& file);
+  Status ReadScores(const GgufFile& file);
   Status IndexTexts();
-  Status BuildPieces(TextForm form);
+  Status BuildPieces();
 
+  TextForm form_ = TextForm::kByteLevel;
+  bool has_kinds_ = false;
   Bytes texts_;
   std::vector<std::size_t> text_ends_;
   Bytes pieces_;

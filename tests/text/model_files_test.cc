@@ -98,6 +98,55 @@ TEST(ModelFiles, LlamaDummyPrefixAndByteFallback) {
               ElementsAre(1, 910, 338, 29871, 243, 162, 169, 156, 29889, 8223));
 }
 
+// Ids of Hugging Face `tokenizers`: "</s>" is text where the file declares it so.
+TEST(ModelFiles, TagsOfHtmlAreText) {
+  const struct {
+    const char* file;
+    const char* text;
+    std::vector<TokenId> ids;
+  } cases[] = {{"gemma3-270m.gguf", "x</s>", {236781, 212}},
+               {"gemma3-270m.gguf", "<s>x</s>", {203, 236781, 212}},
+               {"qwen2.5-coder-0.5b.gguf", "a</s>b", {64, 522, 82, 51407}},
+               {"vocabs/ggml-vocab-qwen2.gguf", "a</s>b", {64, 522, 82, 51407}},
+               {"vocabs/ggml-vocab-qwen2.gguf", "</s>", {522, 82, 29}}};
+  int seen = 0;
+  for (const auto& [file, text, ids] : cases) {
+    const std::filesystem::path path = ModelDirectory() / file;
+    if (!std::filesystem::exists(path)) continue;
+    const Result<Tokenizer> tokenizer = Tokenizer::Load(path.string());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    for (const bool parse_special : {false, true})
+      EXPECT_EQ(
+          MustEncode(*tokenizer, text, {.add_special = false, .parse_special = parse_special}), ids)
+          << file << ": " << text;
+    EXPECT_EQ(tokenizer->Decode(ids), text);
+    ++seen;
+  }
+  if (seen == 0) GTEST_SKIP() << "no model in " << ModelDirectory();
+}
+
+// The letters that spell the bytes FF, C0, C1, F5 and FE are user-defined tokens there.
+TEST(ModelFiles, BytesWithoutATokenInDeepSeeksVocabularies) {
+  int seen = 0;
+  for (const char* name : {"deepseek-coder", "deepseek-llm"}) {
+    const std::filesystem::path path =
+        ModelDirectory() / "vocabs" / (std::string("ggml-vocab-") + name + ".gguf");
+    if (!std::filesystem::exists(path)) continue;
+    ++seen;
+    const Result<Tokenizer> tokenizer = Tokenizer::Load(path.string());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    for (int byte = 0; byte < 256; ++byte) {
+      const std::string text(1, static_cast<char>(byte));
+      const Result<std::vector<TokenId>> ids = tokenizer->Encode(text, {.add_special = false});
+      if (ids.ok()) {
+        EXPECT_EQ(tokenizer->Decode(*ids), text) << name << ": " << byte;
+      }
+    }
+    EXPECT_FALSE(tokenizer->Encode("\xFF").ok()) << name;
+  }
+  if (seen == 0) GTEST_SKIP() << "no vocabularies in " << ModelDirectory() / "vocabs";
+}
+
 TEST(ModelFiles, PromptsGiveTheIdsOfTheirModels) {
   const nlohmann::json golden =
       nlohmann::json::parse(ReadFile(MANYHEAD_SOURCE_DIR "/tests/text/data/golden.json"));

@@ -114,7 +114,7 @@ TEST(SpecialTokens, BytePairModelsBeginWithBosOnlyWhereTheyDo) {
 // Blaizzy/mlx-vlm PR#2112: ends from different places join each other.
 TEST(SpecialTokens, EndTokensOfAllKeysAndTexts) {
   VocabFile vocab = SpmVocab();
-  const TokenId im_end = vocab.Add("<|im_end|>");  // also if the file calls it a normal token
+  const TokenId im_end = vocab.Add("<|im_end|>", kControl);
   const TokenId turn = vocab.Add("<end_of_turn>", kControl);
   const Tokenizer tokenizer = MustLoad(vocab.Writer()
                                            .Add("tokenizer.ggml.eos_token_id", std::uint32_t{9})
@@ -141,11 +141,48 @@ TEST(SpecialTokens, EndTokensThatOthersReplace) {
   EXPECT_THAT(MustLoad(vocab.Writer()).end_tokens(), ElementsAre(call, done));
 
   VocabFile html = BpeVocab("gpt-2");
-  html.Add("</s>");
+  html.Add("</s>", kControl);
   const TokenId response = html.Add("<|tool_response>", kControl);
   const Tokenizer tokenizer = MustLoad(html.Writer());
   EXPECT_THAT(tokenizer.end_tokens(), ElementsAre(response));
   EXPECT_FALSE(tokenizer.is_control(256));
+}
+
+// Public report ggml-org/llama.cpp PR#21492: "</s>" is a tag of HTML in the vocabularies of Gemma
+// (user-defined) and Qwen2.5 (normal). The declared type decides, not the text.
+TEST(SpecialTokens, TheDeclaredTypeOverrulesTheText) {
+  for (const char* text : {"</s>", "<|im_end|>", "<|endoftext|>", "[EOS]", "<PRE>", "<|fim_pad|>",
+                           "<REPO>", "<|file_sep|>", "[PAD]"}) {
+    VocabFile vocab = BpeVocab("gpt-2");
+    const TokenId id = vocab.Add(text, kUserDefined);
+    const Tokenizer defined = MustLoad(vocab.Writer());
+    EXPECT_THAT(defined.end_tokens(), IsEmpty()) << text;
+    EXPECT_FALSE(defined.is_control(id)) << text;
+    EXPECT_THAT(MustEncode(defined, "a" + std::string(text)), ElementsAre('a', id)) << text;
+    EXPECT_EQ(defined.Decode(std::vector<TokenId>{id}), text);
+
+    vocab.types[static_cast<std::size_t>(id)] = testing::kNormal;
+    const Tokenizer normal = MustLoad(vocab.Writer());
+    EXPECT_THAT(normal.end_tokens(), IsEmpty()) << text;
+    EXPECT_THAT(MustEncode(normal, text, kParse), Not(::testing::Contains(id))) << text;
+
+    // A key of the file that names it declares more than its type.
+    const Tokenizer named = MustLoad(vocab.Writer().Add("tokenizer.ggml.eos_token_id", id));
+    EXPECT_THAT(named.end_tokens(), ElementsAre(id)) << text;
+  }
+}
+
+TEST(SpecialTokens, WithoutDeclaredTypesTheTextDecides) {
+  VocabFile vocab = BpeVocab("gpt-2");
+  const TokenId end = vocab.Add("<|im_end|>");
+  const Tokenizer tokenizer = MustLoad(testing::GgufWriter()
+                                           .Add("tokenizer.ggml.model", "gpt2")
+                                           .Add("tokenizer.ggml.pre", "gpt-2")
+                                           .Add("tokenizer.ggml.tokens", vocab.tokens)
+                                           .Add("tokenizer.ggml.merges", vocab.merges));
+  EXPECT_THAT(tokenizer.end_tokens(), ElementsAre(end));
+  EXPECT_TRUE(tokenizer.is_control(end));
+  EXPECT_THAT(MustEncode(tokenizer, "a<|im_end|>", kParse), ElementsAre('a', end));
 }
 
 TEST(SpecialTokens, NoneAtAll) {

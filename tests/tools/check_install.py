@@ -113,9 +113,9 @@ def unpack_package(build: pathlib.Path, work: pathlib.Path) -> pathlib.Path:
     assert (field["Package"], field["Version"]) == ("manyhead", version()), field
     assert field["Architecture"] == run("dpkg", "--print-architecture"), field
     depends = {re.match(r"\S+", part.strip())[0] for part in field["Depends"].split(",")}
-    wanted = {"libc6", "libdnnl2", "libstdc++6", "libpcre2-8-0"}
+    wanted = {"libc6", "libdnnl2", "libstdc++6", "libpcre2-8-0", "libutf8proc2"}
     if "static" in library_kind(build):
-        wanted |= {"libdnnl-dev", "libpcre2-dev", "ocl-icd-opencl-dev"}
+        wanted |= {"libdnnl-dev", "libpcre2-dev", "libutf8proc-dev", "ocl-icd-opencl-dev"}
     assert wanted <= depends, wanted - depends
     names = {line.split()[5] for line in run("dpkg-deb", "-c", package).splitlines()}
     for name in ("bin/manyhead", "include/manyhead/manyhead.h", "include/manyhead/c_api.h",

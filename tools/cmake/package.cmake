@@ -12,7 +12,7 @@ set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
 # What binaries load, found by dpkg-shlibdeps (dpkg-dev); what programs that link a static library need too.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 if(library_type STREQUAL "STATIC_LIBRARY")
-  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libdnnl-dev, ocl-icd-opencl-dev, libpcre2-dev")
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS "libdnnl-dev, ocl-icd-opencl-dev, libpcre2-dev, libutf8proc-dev")
 else()
   set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 endif()

@@ -18,6 +18,7 @@
 #include "tools/manyhead/ablate_flags.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
+#include "tools/manyhead/model_text.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/parse.h"
@@ -52,7 +53,9 @@ Result<std::vector<TokenId>> PromptIds(const Flags& flags, const Tokenizer& toke
   if (!text.ok()) return text.status();
   EncodeOptions options = ToEncodeOptions(flags.text);
   if (!flags.load_session.empty()) options.add_special = false;
-  return tokenizer.Encode(*text, options);
+  Result<std::vector<TokenId>> ids = tokenizer.Encode(*text, options);
+  if (ids.ok() && options.add_special) WarnOfTwoBegins(tokenizer, *ids);
+  return ids;
 }
 
 Json ToJson(const Model& model, const Session& session, const std::vector<TokenId>& prompt,
@@ -116,6 +119,7 @@ void PrintTopLogits(const Tokenizer& tokenizer, const GenerateResult& result) {
 Result<Session> CreateSession(const Model& model, const Flags& flags) {
   const SlowNotice notice("preparing the weights");
   Result<Session> session = Session::Create(model, ToSessionOptions(flags.session));
+  if (session.ok()) WarnOfLongContext(model.config(), flags.session.context);
   if (!session.ok() || flags.ablation.edits.empty()) return session;
   const Status status = Ablate(flags.ablation, flags.session, model, *session);
   return status.ok() ? std::move(session) : Result<Session>(status);

@@ -56,7 +56,7 @@ Result<std::vector<std::shared_ptr<const ModelShape>>> Shapes(const Flags& flags
     std::vector<std::string> left_out;
     auto shapes = MakeShapes(flags.sweep, &left_out);
     for (const std::string& what : left_out)
-      if (shapes.ok()) std::fprintf(stderr, "manyhead: warning: %s\n", what.c_str());
+      if (shapes.ok()) Warn(what);
     return shapes;
   }
   Result<ModelShape> shape = Status();
@@ -88,8 +88,7 @@ void PrintWarnings(const std::vector<Json>& rows) {
   std::set<std::string> printed;
   for (const Json& row : rows)
     for (const Json& warning : row["warnings"])
-      if (const auto text = warning.get<std::string>(); printed.insert(text).second)
-        std::fprintf(stderr, "manyhead: warning: %s\n", EscapeLine(text).c_str());
+      if (const auto text = warning.get<std::string>(); printed.insert(text).second) Warn(text);
 }
 
 void Print(const Flags& flags, const std::vector<Json>& rows) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,18 @@ struct ModelText {
   std::vector<TokenId> ids;
 };
 
-/// The ids of the text that `flags` name.
+/// Warns of a text that begins with two begin tokens: its own, which --special read, and the one
+/// that the model asks for. Models are trained with one.
+void WarnOfTwoBegins(const Tokenizer& tokenizer, const std::vector<TokenId>& ids);
+
+/// Warns of a context beyond the one that the model was trained with; 0 is the default.
+void WarnOfLongContext(const ModelConfig& config, std::int64_t context);
+
+/// The ids of the text that `flags` name; warns of two begin tokens.
 /// Errors   those of `ReadText` and `Tokenizer::Encode`.
 Result<std::vector<TokenId>> EncodeText(const Tokenizer& tokenizer, const TextFlags& flags);
 
-/// The model that `name` stands for, and the ids of the text in its vocabulary.
+/// The model that `name` stands for, and the ids of the text in its vocabulary; warns as above.
 /// Errors   those of `LoadModel` and `EncodeText`, the model's first.
 Result<ModelText> ReadModelText(const std::string& name, const SessionFlags& session,
                                 const TextFlags& text);

@@ -20,6 +20,10 @@ int Fail(const Status& status) {
   return kExitFailure;
 }
 
+void Warn(std::string_view message) {
+  std::fprintf(stderr, "manyhead: warning: %s\n", EscapeLine(message).c_str());
+}
+
 std::string EscapeLine(std::string_view text) {
   std::string out;
   for (const char c : text) {

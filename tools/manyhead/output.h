@@ -18,6 +18,8 @@ inline constexpr int kExitUsage = 2;
 
 /// Prints "manyhead: message" as one line on stderr and gives kExitFailure.
 int Fail(const Status& status);
+/// Prints "manyhead: warning: message" as one line on stderr.
+void Warn(std::string_view message);
 
 /// `text` with everything that would break a line or a terminal as an escape sequence (\n, \x1b).
 std::string EscapeLine(std::string_view text);

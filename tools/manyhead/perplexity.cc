@@ -124,6 +124,7 @@ int Run(const Flags& flags) {
                                                          " tokens, at least 2 are needed"));
   Result<Session> session = Session::Create(*model, ToSessionOptions(flags.session));
   if (!session.ok()) return Fail(session.status());
+  WarnOfLongContext(model->config(), flags.session.context);
   if (!flags.ablation.edits.empty())
     if (Status status = Ablate(flags.ablation, flags.session, *model, *session); !status.ok())
       return Fail(status);
