@@ -38,8 +38,10 @@ class Tokenizer {
   ~Tokenizer();
 
   /// Any bytes are accepted; bytes that are no valid UTF-8 become byte tokens where the vocabulary
-  /// has them. Where the model's own tokenizer does so (Qwen2, GPT-NeoX, Command R), text is brought
-  /// to Unicode's form NFC first, which is also what its ids decode to. Errors   kInvalidArgument when the vocabulary cannot express the text.
+  /// has them. Where the model's own tokenizer does so (Qwen2, GPT-NeoX, Command R), text is
+  /// brought to Unicode's form NFC first, which is also what its ids decode to.
+  ///
+  /// Errors   kInvalidArgument when the vocabulary cannot express the text.
   Result<std::vector<TokenId>> Encode(std::string_view text,
                                       const EncodeOptions& options = {}) const;
 

@@ -1,7 +1,6 @@
 #include "runtime/calibrate/text_scorer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -49,11 +48,7 @@ Result<std::vector<double>> TextScorer::Score(SequenceCache& cache, std::int64_t
     begin += count;
     if (!after_step_(count)) return std::vector<double>();
   }
-  const auto nan = std::find_if(nll.begin(), nll.end(), [](double x) { return std::isnan(x); });
-  if (nan != nll.end())
-    return Status(StatusCode::kInvalidArgument, "CalibrateKv: logits after ids[" +
-                                                    std::to_string(nan - nll.begin()) +
-                                                    "] hold NaN; expected numbers");
+  if (Status status = CheckNll("CalibrateKv: ", nll); !status.ok()) return status;
   return nll;
 }
 

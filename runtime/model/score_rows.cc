@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/platform/errors.h"
 #include "runtime/platform/team.h"
 
 namespace manyhead {
@@ -36,6 +37,13 @@ void ScoreRows(Decoder& decoder, std::span<const TokenId> targets, int threads,
       });
     });
   }
+}
+
+Status CheckNll(std::string_view who, std::span<const double> nll) {
+  const auto nan = std::find_if(nll.begin(), nll.end(), [](double x) { return std::isnan(x); });
+  if (nan == nll.end()) return Status();
+  return MakeError(StatusCode::kInvalidArgument, who, "logits after ids[", nan - nll.begin(),
+                   "] hold NaN; expected numbers");
 }
 
 }  // namespace manyhead

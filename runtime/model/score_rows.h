@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
+#include "manyhead/status.h"
 #include "manyhead/types.h"
 #include "runtime/model/decoder.h"
 #include "runtime/platform/aligned_buffer.h"
@@ -15,5 +17,8 @@ inline constexpr std::int64_t kScoreRows = 32;  ///< rows whose logits are held 
 /// for [kScoreRows, vocab].
 void ScoreRows(Decoder& decoder, std::span<const TokenId> targets, int threads,
                AlignedBuffer<float>& logits, double* nll) noexcept;
+
+/// Refuses losses that are NaN: the logits behind them are no numbers. `who` begins the message.
+Status CheckNll(std::string_view who, std::span<const double> nll);
 
 }  // namespace manyhead

@@ -12,6 +12,7 @@
 #include "manyhead/calibrate.h"
 #include "manyhead/session.h"
 #include "tests/support/model_files.h"
+#include "tests/support/test_name.h"
 
 /// What small caches may cost: int8 on all heads, and a calibrated mix within 40 % of f16's bytes.
 /// A model that is absent is a visible skip; tools/fetch_model.py brings it.
@@ -76,12 +77,7 @@ TEST_P(Loss, CalibratedMix) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Loss, ::testing::Values("bundled", "gemma3-270m"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::replace_if(
-                               name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
-                           return name;
-                         });
+                         [](const auto& test) { return testing::TestName(test.param); });
 
 }  // namespace
 }  // namespace manyhead

@@ -17,6 +17,7 @@
 #include "runtime/formats/gguf_output.h"
 #include "tests/heads/ablation_testing.h"
 #include "tests/support/model_files.h"
+#include "tests/support/test_name.h"
 
 namespace manyhead {
 namespace {
@@ -394,12 +395,7 @@ TEST_P(PrunedRealModel, AHeadOffIsItsBlocksOfWoZeroed) {
 
 INSTANTIATE_TEST_SUITE_P(Models, PrunedRealModel,
                          ::testing::Values("bundled", "gemma3-270m", "qwen2.5-coder-0.5b"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::replace_if(
-                               name.begin(), name.end(), [](char c) { return !isalnum(c); }, '_');
-                           return name;
-                         });
+                         [](const auto& test) { return testing::TestName(test.param); });
 
 }  // namespace
 }  // namespace manyhead

@@ -294,6 +294,29 @@ class GenerateTest(CommandTest):
             self.assertIn(b"No space left", result.stderr)
 
 
+class WarningTest(CommandTest):
+    def warnings(self, *args, **options):
+        """What a command that succeeds warns of."""
+        lines = self.succeed(*args, **options).stderr.decode().splitlines()
+        return [line for line in lines if line.startswith("manyhead: warning: ")]
+
+    def test_a_text_that_begins_twice(self):
+        twice = ['manyhead: warning: the text begins with two begin tokens, 1: leave "<s>" out of it, or --special']
+        for command in (("tokenize",), ("generate", "-n", "1")):
+            self.assertEqual(self.warnings(*command, "-p", "<s>Hi", "--special"), twice, command)
+            self.assertEqual(self.warnings(*command, "-p", "Hi <s>", "--special"), [], command)
+            self.assertEqual(self.warnings(*command, "-p", "<s>Hi"), [], command)
+        self.assertEqual(self.warnings("perplexity", "-f", "-", "--special", text=b"<s>the small bird"), twice)
+
+    def test_a_context_beyond_the_trained_one(self):
+        trained = self.json("info", "-m", "bundled")["model"]["context_length"]
+        words = f"exceeds the {trained} tokens that the model was trained with"
+        for command in (("generate", "-p", "a", "-n", "1"), ("perplexity", "-f", "-"), ("heads", "profile", "-f", "-")):
+            line, = self.warnings(*command, "-c", str(trained + 1), text=b"the small bird sang")
+            self.assertIn(f"warning: --context {trained + 1} {words}", line)
+            self.assertEqual(self.warnings(*command, "-c", str(trained), text=b"the small bird sang"), [])
+
+
 class TokenizeTest(CommandTest):
     def test_pieces_put_together_are_the_text(self):
         result = self.json("tokenize", "-p", "many heads", "--no-bos")
@@ -371,6 +394,13 @@ class RealModelTest(CommandTest):
         first, second = (self.json(*flags, "-t", threads) for threads in ("1", "2"))
         self.assertTrue(first["text"].startswith(" the "), first["text"])
         self.assertEqual(first["ids"], second["ids"])
+
+    def test_a_tag_of_html_ends_nothing(self):
+        # Public report ggml-org/llama.cpp PR#21492: "</s>" is text to Gemma, of the type user-defined.
+        ids = "2,203,811,212,203,13498,212,203,19891,212,203,19025"
+        result = self.json("generate", "-m", str(real_model()), "--prompt-ids", ids, "-n", "8", "--temperature", "0")
+        self.assertTrue(result["text"].startswith("</s>"), result)
+        self.assertEqual((result["stop_reason"], result["ids"][0]), ("length", 212))
 
     def test_gemma_bench_and_info(self):
         row, = self.json("bench", "-m", str(real_model()), "-p", "0", "-n", "4", "-d", "64", "-r", "1")

@@ -1,7 +1,6 @@
 #include "runtime/heads/ablate/effects_scorer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -125,11 +124,7 @@ Result<EffectsScorer::Nll> EffectsScorer::ScoreLayers(bool from_heads,
     begin += count;
     if (Cancelled()) return Nll();
   }
-  const auto nan = std::find_if(nll.begin(), nll.end(), [](double x) { return std::isnan(x); });
-  if (nan != nll.end())
-    return Status(
-        StatusCode::kInvalidArgument,
-        "logits after ids[" + std::to_string(nan - nll.begin()) + "] hold NaN; expected numbers");
+  if (Status status = CheckNll("", nll); !status.ok()) return status;
   return nll;
 }
 
