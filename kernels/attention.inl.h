@@ -7,6 +7,7 @@
 #include "kernels/attention_kernels.h"
 #include "kernels/attention_panels.inl.h"
 #include "kernels/attention_products.inl.h"
+#include "kernels/functions.inl.h"
 #include "kernels/simd.inl.h"
 #include "kernels/transpose.inl.h"
 

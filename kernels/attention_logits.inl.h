@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/attention_kernels.h"
+#include "kernels/functions.inl.h"
 #include "kernels/simd.inl.h"
 
 /// What happens to a row of logits between the two products: scales of int8 keys, soft-cap, bias,

@@ -2,7 +2,8 @@
 
 #include <cstdint>
 #include <cstring>
-#include <utility>
+
+#include "kernels/elements.inl.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -24,100 +25,8 @@
 /// A kernel that must give the same bits wherever the compiler inlines it writes a * b + c as Fma:
 /// contraction of plain operators is left to the compiler.
 
-#define MANYHEAD_INLINE inline __attribute__((always_inline))
-#define MANYHEAD_INLINE_LAMBDA __attribute__((always_inline))
-
 namespace manyhead::kernels {
-namespace {  // one private copy per instruction set  NOLINT(google-build-namespaces)
-
-/// IEEE binary16 in memory.
-struct F16 {
-  std::uint16_t bits;
-};
-/// The upper half of a binary32 in memory.
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-/// An int8 in memory.
-struct I8 {
-  std::int8_t value;
-};
-/// Two numbers 0..15 in memory: low and high nibble.
-struct I4 {
-  std::uint8_t pair;
-};
-
-/// Calls fn.operator()<0>(), ..., <N - 1>(): indices are constants, so arrays of registers stay
-/// registers at -O2, which a loop does not achieve.
-template <int N, class Fn>
-MANYHEAD_INLINE void Unroll(Fn&& fn) {
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) MANYHEAD_INLINE_LAMBDA {
-    (fn.template operator()<kIndex>(), ...);
-  }
-  (std::make_integer_sequence<int, N>{});
-}
-
-MANYHEAD_INLINE std::uint32_t BitsOf(float x) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-
-MANYHEAD_INLINE float FloatOf(std::uint32_t bits) {
-  float x;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
-MANYHEAD_INLINE float Widen(float x) { return x; }
-
-MANYHEAD_INLINE float Widen(I8 x) { return x.value; }
-
-MANYHEAD_INLINE float Widen(Bf16 x) { return FloatOf(std::uint32_t{x.bits} << 16); }
-
-/// Integer arithmetic only, because flushed denormals (MXCSR) would lose small halves.
-MANYHEAD_INLINE float Widen(F16 x) {
-  const std::uint32_t sign = (x.bits & 0x8000U) << 16, rest = x.bits & 0x7fffU;
-  if (rest >= 0x7c00U) return FloatOf(sign | 0x7f800000U | (rest & 0x3ffU) << 13);
-  if (rest >= 0x400U) return FloatOf(sign | ((rest << 13) + (112U << 23)));
-  if (rest == 0) return FloatOf(sign);
-  const int shift = __builtin_clz(rest) - 21;  // brings the leading one to bit 10
-  return FloatOf(sign | static_cast<std::uint32_t>(113 - shift) << 23 |
-                 ((rest << shift) & 0x3ffU) << 13);
-}
-
-MANYHEAD_INLINE void Narrow(float x, float* out) { *out = x; }
-
-/// To nearest, ties to even; NaN stays NaN.
-MANYHEAD_INLINE void Narrow(float x, Bf16* out) {
-  const std::uint32_t bits = BitsOf(x);
-  const bool nan = (bits & 0x7fffffffU) > 0x7f800000U;
-  out->bits = static_cast<std::uint16_t>(nan ? (bits >> 16) | 0x40U
-                                             : (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-}
-
-/// To nearest, ties to even; NaN stays NaN, too large becomes infinity.
-MANYHEAD_INLINE void Narrow(float x, F16* out) {
-  const std::uint32_t bits = BitsOf(x), sign = (bits >> 16) & 0x8000U, rest = bits & 0x7fffffffU;
-  std::uint32_t half;
-  if (rest > 0x7f800000U) {
-    half = 0x7e00U | ((rest >> 13) & 0x3ffU);
-  } else if (rest >= 0x477ff000U) {  // 65520, halfway between the largest half and the next
-    half = 0x7c00U;
-  } else if (rest >= 0x38800000U) {  // 2^-14, the smallest normal half
-    half = (rest - (112U << 23) + 0xfffU + ((rest >> 13) & 1U)) >> 13;
-  } else if (rest >= 0x33000000U) {  // 2^-25 rounds to 0, more than it to a denormal half
-    const std::uint32_t mantissa = (rest & 0x7fffffU) | 0x800000U;
-    const int shift = 126 - static_cast<int>(rest >> 23);
-    const std::uint32_t kept = mantissa >> shift, lost = mantissa & ((1U << shift) - 1U);
-    const std::uint32_t tie = 1U << (shift - 1);
-    half = kept + ((lost > tie || (lost == tie && (kept & 1U))) ? 1U : 0U);
-  } else {
-    half = 0;
-  }
-  out->bits = static_cast<std::uint16_t>(sign | half);
-}
+namespace {  // NOLINT(google-build-namespaces)
 
 #if defined(__AVX512F__)
 
@@ -486,74 +395,6 @@ struct Simd {
 };
 
 #endif
-
-/// e^r for |r| <= ln2 / 2, where x = n ln2 + r: a polynomial, exactly 1 for r = 0.
-///
-/// Source   Cephes expf: its coefficients and its ln2 in two parts.
-template <class V>
-MANYHEAD_INLINE typename V::F ExpReduced(typename V::F x, typename V::F n) {
-  using F = typename V::F;
-  F r = V::Fnma(n, V::Set(0.693359375F), x);
-  r = V::Fma(n, V::Set(2.12194440e-4F), r);
-  F p = V::Set(1.9875691500e-4F);
-  p = V::Fma(p, r, V::Set(1.3981999507e-3F));
-  p = V::Fma(p, r, V::Set(8.3334519073e-3F));
-  p = V::Fma(p, r, V::Set(4.1665795894e-2F));
-  p = V::Fma(p, r, V::Set(1.6666665459e-1F));
-  p = V::Fma(p, r, V::Set(5.0000001201e-1F));
-  p = V::Fma(p, r, V::Set(1.0F));
-  return V::Fma(p, r, V::Set(1.0F));
-}
-
-/// e^x within 2e-7 of the value for x in [-87.3, 88.7]; below 0 or a denormal, above +inf; NaN
-/// stays NaN, e^0 is exactly 1, e^-inf exactly 0.
-template <class V>
-MANYHEAD_INLINE typename V::F Exp(typename V::F x) {
-  // Beyond these the result is 0 or inf already; NaN passes, being the second operand.
-  x = V::Min(V::Set(120.0F), V::Max(V::Set(-150.0F), x));
-  const typename V::F n = V::Round(x * V::Set(1.44269504F));
-  return V::Ldexp(ExpReduced<V>(x, n), n);
-}
-
-/// e^x for x <= 0, in fewer operations: within (2 + |x|) * 1e-7 of the value, so within 2e-7 of 1;
-/// below 2^-126 anything from 0 to there, below e^-104 exactly 0. NaN stays NaN, e^0 is exactly 1.
-///
-/// Source   2^r as 1 + r q(r), q the polynomial of degree 4 whose largest relative error over
-///          [-1/2, 1/2] is least (9.2e-8), found by Lawson's iteratively reweighted least squares.
-template <class V>
-MANYHEAD_INLINE typename V::F ExpNonPositive(typename V::F x) {
-  using F = typename V::F;
-  F r;  // Fma: a product that contracts with Split's subtraction would leave n short of whole
-  const typename V::Whole n = V::Split(V::Fma(x, V::Set(1.44269504F), V::Zero()), &r);
-  F p = V::Set(1.32647273e-3F);
-  p = V::Fma(p, r, V::Set(9.67151299e-3F));
-  p = V::Fma(p, r, V::Set(5.55073358e-2F));
-  p = V::Fma(p, r, V::Set(2.40222424e-1F));
-  p = V::Fma(p, r, V::Set(6.93147004e-1F));
-  return V::ScaleDown(V::Fma(p, r, V::Set(1.0F)), n);
-}
-
-/// tanh within 4e-7 relative; NaN stays NaN.
-///
-/// Source   the rational function of degree 13 over 6 that Eigen uses (ptanh_float).
-template <class V>
-MANYHEAD_INLINE typename V::F Tanh(typename V::F x) {
-  using F = typename V::F;
-  x = V::Min(V::Set(7.90531110763549805F), V::Max(V::Set(-7.90531110763549805F), x));
-  const F z = x * x;
-  F p = V::Set(-2.76076847742355e-16F);
-  p = V::Fma(p, z, V::Set(2.00018790482477e-13F));
-  p = V::Fma(p, z, V::Set(-8.60467152213735e-11F));
-  p = V::Fma(p, z, V::Set(5.12229709037114e-08F));
-  p = V::Fma(p, z, V::Set(1.48572235717979e-05F));
-  p = V::Fma(p, z, V::Set(6.37261928875436e-04F));
-  p = V::Fma(p, z, V::Set(4.89352455891786e-03F));
-  F q = V::Set(1.19825839466702e-06F);
-  q = V::Fma(q, z, V::Set(1.18534705686654e-04F));
-  q = V::Fma(q, z, V::Set(2.26843463243900e-03F));
-  q = V::Fma(q, z, V::Set(4.89352518554385e-03F));
-  return x * p / q;
-}
 
 }  // namespace
 }  // namespace manyhead::kernels

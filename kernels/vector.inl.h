@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/functions.inl.h"
 #include "kernels/simd.inl.h"
 #include "kernels/vector_kernels.h"
 
