@@ -26,6 +26,17 @@ def missing(python: pathlib.Path, modules: tuple[str, ...]) -> str:
     return f"{python} has no {run.stdout.strip()}" if run.stdout.strip() else run.stderr.strip()
 
 
+def can_reuse(options: tuple[str, ...], build_type: str) -> bool:
+    """Whether the build that the options name has a library that the package can take."""
+    name = "-DMANYHEAD_BUILT_IN="
+    folders = [pathlib.Path(o.removeprefix(name)) for o in options if o.startswith(name)]
+    if not folders or build_type not in ("Release", "RelWithDebInfo"):
+        return False
+    cache = (folders[0] / "CMakeCache.txt").read_text()
+    return (folders[0] / "libmanyhead.a").exists() and "\nMANYHEAD_SANITIZE:STRING=\n" in cache \
+        and "\nCMAKE_CXX_FLAGS:STRING=\n" in cache
+
+
 def install(python: pathlib.Path, root: pathlib.Path, build_dir: str, build_type: str,
             *options: str) -> int:
     settings = {"CMAKE_ARGS": " ".join(options), "SKBUILD_CMAKE_BUILD_TYPE": build_type,
@@ -36,6 +47,10 @@ def install(python: pathlib.Path, root: pathlib.Path, build_dir: str, build_type
          root / "tools" / "python"],
         env={**os.environ, **settings}, capture_output=True, text=True, check=False)
     print(run.stdout[-3000:], run.stderr[-3000:])
+    if run.returncode == 0 and can_reuse(options, build_type) and \
+            "manyhead_up_to_date" not in (pathlib.Path(build_dir) / "build.ninja").read_text():
+        print("the library was compiled again although a build of the same kind has it")
+        return 1
     return run.returncode
 
 

@@ -1,4 +1,5 @@
 #include "manyhead/ablation.h"
+#include "manyhead/prune.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
