@@ -77,6 +77,7 @@ class CalibrateTest(cli_testing.CommandTest):
                                     "--budget", "50%", "-t", "1", "--math", "exact", "-o", "json"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    env={**os.environ, "MANYHEAD_ISA": "scalar"})
+        self.assertIn(b"warning: --context 4000 exceeds", process.stderr.readline())
         line = process.stderr.readline().decode()  # after two seconds
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=120)
