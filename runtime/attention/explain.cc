@@ -9,10 +9,10 @@ namespace manyhead {
 
 AttentionExplanation AttentionPlan::Impl::Explain(KvType k_type, KvType v_type, std::int64_t q_len,
                                                   std::int64_t kv_len) const {
-  const Request request = MakeRequest(q_len, kv_len, kv_len - q_len);
+  const Request request = partition_.MakeRequest(q_len, kv_len, kv_len - q_len);
   const std::int64_t whole_items = params_.num_kv_heads * request.tiles;
-  const bool wanted = WantsSplit(whole_items, request);
-  const bool split = wanted && PartsFloats(request) <= parts_floats_;
+  const bool wanted = partition_.WantsSplit(whole_items, request);
+  const bool split = wanted && partition_.PartsFloats(request) <= parts_floats_;
 
   AttentionExplanation result;
   result.isa = *params_.isa;
@@ -26,7 +26,7 @@ AttentionExplanation AttentionPlan::Impl::Explain(KvType k_type, KvType v_type, 
   std::int64_t pairs = 0, first = kv_len, end = 0;
   const std::int64_t sinks = std::min(params_.num_sink_tokens, kv_len);
   for (std::int64_t t = 0; t < q_len; ++t) {
-    const auto [from, to] = KeysSeen(request.position + t, kv_len);
+    const auto [from, to] = partition_.KeysSeen(request.position + t, kv_len);
     pairs += to - from + std::min(sinks, from);
     first = std::min(first, from);
     end = std::max(end, to);
@@ -58,8 +58,9 @@ AttentionExplanation AttentionPlan::Impl::Explain(KvType k_type, KvType v_type, 
   }
   if (wanted && !split) {
     std::ostringstream reason;
-    reason << "keys split over threads: partial states of " << PartsFloats(request) * kFloatBytes
-           << " bytes; scratch has " << parts_floats_ * kFloatBytes;
+    reason << "keys split over threads: partial states of "
+           << partition_.PartsFloats(request) * kFloatBytes << " bytes; scratch has "
+           << parts_floats_ * kFloatBytes;
     result.refused.push_back(reason.str());
   }
   return result;

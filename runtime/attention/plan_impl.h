@@ -11,15 +11,10 @@
 #include "kernels/attention_kernels.h"
 #include "manyhead/attention.h"
 #include "manyhead/kv_cache.h"
+#include "runtime/attention/partition.h"
 #include "runtime/platform/team.h"
 
 namespace manyhead {
-
-/// Positions [begin, end) of keys.
-struct KeySpan {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
 
 /// What the rows of one query see: keys [0, sinks) and [begin, end), some of which may be hidden or
 /// not stored.
@@ -40,24 +35,13 @@ struct AttentionRows {
 class AttentionKeySource;
 class AttentionTileRows;
 
-/// Floats of a plan's scratch.
-struct AttentionScratch {
-  std::int64_t thread_floats = 0;  ///< of each thread
-  std::int64_t parts_floats = 0;   ///< of partial states
-};
-/// Of a plan of `params`, which are valid and resolved.
-AttentionScratch AttentionScratchOf(const AttentionParams& params) noexcept;
-
 /// Whether attention has the same kernels on both: what one adds may serve other products only.
 bool SameAttention(Isa a, Isa b) noexcept;
 
 /// An AttentionPlan for code that runs its own parallel region: Prepare once per step and layer
 /// shape, outside the region, then RunOn for each layer of that shape, on every thread.
 ///
-/// Work is cut into items of (request, KV head, tile of up to kAttentionRows rows). When those are
-/// too few to keep the threads busy, an item covers one split of the keys only and leaves a partial
-/// state; the parts are joined in the order of the keys, exactly as one thread would join them, so
-/// which way was taken shows in the time, not in the bits.
+/// How work is cut, and why that shows in no bit, is AttentionPartition's.
 struct AttentionPlan::Impl {
  public:
   /// `params` are valid, and resolved: no 0 that stands for a default, isa set.
@@ -138,27 +122,7 @@ struct AttentionPlan::Impl {
 
   static constexpr std::int64_t kFloatBytes = sizeof(float);
 
-  struct Request {
-    std::int64_t index = 0;    ///< among the requests of the Run
-    SequenceId sequence{};     ///< of the cache
-    std::int64_t q_begin = 0;  ///< its first query among the tokens of q
-    std::int64_t q_len = 0;
-    std::int64_t kv_len = 0;
-    std::int64_t position = 0;     ///< of its first query
-    std::int64_t tile_rows = 0;    ///< most rows of a tile
-    std::int64_t tiles = 0;        ///< of rows, per KV head
-    std::int64_t parts = 0;        ///< splits that any row sees; see SplitOf
-    std::int64_t sink_parts = 0;   ///< those of the parts that hold sink tokens only
-    std::int64_t first_split = 0;  ///< of the other parts
-    bool split = false;            ///< an item is one part; else it takes all and writes the result
-    std::int64_t first_item = 0;   ///< items of the requests before this one
-    std::int64_t first_merge = 0;  ///< tiles to merge of the requests before this one
-    std::int64_t parts_offset = 0;  ///< of its partial states, in floats from parts_
-
-    std::int64_t SplitOf(std::int64_t part) const noexcept {
-      return part < sink_parts ? part : first_split + part - sink_parts;
-    }
-  };
+  using Request = AttentionRequest;
 
   /// One thread's memory.
   struct Scratch {
@@ -178,26 +142,16 @@ struct AttentionPlan::Impl {
   };
 
   std::int64_t group() const noexcept { return params_.num_heads / params_.num_kv_heads; }
-  /// What a query at `position` sees of kv_len keys, sink tokens aside; empty spans lie in
-  /// 0..kv_len.
-  KeySpan KeysSeen(std::int64_t position, std::int64_t kv_len) const noexcept;
-  /// Rows per tile for a request with `rows` rows per KV head.
-  std::int64_t TileRows(std::int64_t rows) const noexcept;
-  /// Floats of the partial states of one KV head's rows in one split.
-  std::int64_t PartFloats(std::int64_t rows, std::int64_t tile_rows) const noexcept;
-  kernels::AttentionState PartOf(const Request& request, std::int64_t head, std::int64_t tile,
-                                 std::int64_t part) const noexcept;
+  std::span<const Request> requests() const noexcept {
+    return std::span(requests_).first(static_cast<std::size_t>(num_requests_));
+  }
+  kernels::AttentionState PartOf(const AttentionWork& work) const noexcept;
   Scratch ScratchOf(int thread) const noexcept;
 
   void Restart() noexcept { num_requests_ = q_len_ = items_ = merges_ = 0; }
   Status AddRequest(std::int64_t index, SequenceId sequence, std::int64_t q_len,
                     std::int64_t kv_len, std::int64_t position, const char* function) noexcept;
   Status CheckTensors(const AttentionTensors& tensors, const char* function) const noexcept;
-  /// The request of these lengths alone, not yet among others.
-  Request MakeRequest(std::int64_t q_len, std::int64_t kv_len,
-                      std::int64_t position) const noexcept;
-  std::int64_t PartsFloats(const Request& request) const noexcept;
-  bool WantsSplit(std::int64_t whole_items, const Request& request) const noexcept;
   Status CutItems(const char* function) noexcept;
 
   /// Both return the KV head they worked on.
@@ -223,7 +177,7 @@ struct AttentionPlan::Impl {
   AttentionParams params_;
   const kernels::AttentionKernels* kernels_;
   std::int64_t v_row_ = 0;  ///< Dv rounded up to a K tile
-  std::int64_t right_ = 0;  ///< keys after the query itself that it sees
+  AttentionPartition partition_;
 
   struct FreeScratch {
     void operator()(float* memory) const noexcept;

@@ -78,16 +78,9 @@ void AttentionPlan::Impl::Finish(const Tensors& tensors, const AttentionTileRows
 
 std::int64_t AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch,
                                           std::int64_t item) const noexcept {
-  const auto after = std::upper_bound(
-      requests_.begin(), requests_.begin() + num_requests_, item,
-      [](std::int64_t i, const Request& request) { return i < request.first_item; });
-  const Request& request = *(after - 1);
-  const std::int64_t parts = request.split ? request.parts : 1;
-  const std::int64_t local = item - request.first_item, part = local % parts;
-  const std::int64_t head = local / parts / request.tiles;
-  // Late tiles see the most keys: they go first, so that short ones fill the gaps at the end.
-  const std::int64_t index = request.tiles - 1 - local / parts % request.tiles;
-
+  const AttentionWork work = partition_.ItemAt(requests(), item);
+  const auto& [placed, head, index, part] = work;
+  const Request& request = *placed;
   const kernels::KvHeadView keys = KeysOf(request, tensors.layer, head);
   const AttentionTileRows rows(*this, request, head, index, keys);
   const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
@@ -95,8 +88,7 @@ std::int64_t AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch&
   rows.PackQueries(tensors.q, scratch.q);
   if (request.split) {
     AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
-                rows.KernelTile(scratch.q, scratch.probs, PartOf(request, head, index, part)),
-                request.SplitOf(part));
+                rows.KernelTile(scratch.q, scratch.probs, PartOf(work)), request.SplitOf(part));
     return head;
   }
   const std::int64_t first = source.From(rows, 0).begin / kAttentionSplit;
@@ -114,21 +106,16 @@ std::int64_t AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch&
 
 std::int64_t AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratch& scratch,
                                             std::int64_t item) const noexcept {
-  // Requests without tiles to merge share the number of the next one that has them, the last of
-  // equals, which upper_bound finds.
-  const auto after = std::upper_bound(
-      requests_.begin(), requests_.begin() + num_requests_, item,
-      [](std::int64_t i, const Request& request) { return i < request.first_merge; });
-  const Request& request = *(after - 1);
-  const std::int64_t local = item - request.first_merge;
-  const std::int64_t head = local / request.tiles, index = local % request.tiles;
+  AttentionWork work = partition_.MergeAt(requests(), item);
+  const Request& request = *work.request;
+  const std::int64_t head = work.head;
   const kernels::KvHeadView keys = KeysOf(request, tensors.layer, head);
-  const AttentionTileRows rows(*this, request, head, index, keys);
+  const AttentionTileRows rows(*this, request, head, work.tile, keys);
   const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
   kernels_->reset(scratch.total, rows.rows(), v_row_);
-  for (std::int64_t part = 0; part < request.parts; ++part) {
-    if (!SeesSplit(rows, source, request.SplitOf(part))) continue;
-    kernels_->merge(scratch.total, PartOf(request, head, index, part), rows.rows(), v_row_);
+  for (work.part = 0; work.part < request.parts; ++work.part) {
+    if (!SeesSplit(rows, source, request.SplitOf(work.part))) continue;
+    kernels_->merge(scratch.total, PartOf(work), rows.rows(), v_row_);
   }
   if (source.has_scores()) rows.PackQueries(tensors.q, scratch.q);
   Finish(tensors, rows, source, scratch);

@@ -11,8 +11,6 @@ namespace {
 
 using kernels::kAttentionSplit;
 
-/// Items per thread below which the keys are split: dynamic hand-out then evens out the load.
-constexpr std::int64_t kItemsPerThread = 4;
 /// Positions beyond which distances would no longer be exact.
 constexpr std::int64_t kMaxPosition = std::int64_t{1} << 40;
 
@@ -57,30 +55,6 @@ Status AttentionPlan::Impl::CheckLayer(const KvCache& cache, std::int64_t layer,
   return Status();
 }
 
-KeySpan AttentionPlan::Impl::KeysSeen(std::int64_t position, std::int64_t kv_len) const noexcept {
-  std::int64_t begin = 0, end = kv_len;
-  if (right_ < kv_len - position) end = std::max<std::int64_t>(0, position + right_ + 1);
-  if (params_.window > 0 && params_.window <= position) begin = position - params_.window + 1;
-  end = std::min(end, kv_len);
-  return {std::min(begin, end), end};
-}
-
-AttentionPlan::Impl::Request AttentionPlan::Impl::MakeRequest(
-    std::int64_t q_len, std::int64_t kv_len, std::int64_t position) const noexcept {
-  Request request;
-  request.q_len = q_len;
-  request.kv_len = kv_len;
-  request.position = position;
-  request.tile_rows = TileRows(q_len * group());
-  request.tiles = CeilDiv(q_len * group(), request.tile_rows);
-  const std::int64_t splits = CeilDiv(kv_len, kAttentionSplit);
-  request.first_split = KeysSeen(position, kv_len).begin / kAttentionSplit;
-  request.sink_parts = CeilDiv(std::min(params_.num_sink_tokens, kv_len), kAttentionSplit);
-  if (request.sink_parts >= request.first_split) request.first_split = request.sink_parts = 0;
-  request.parts = request.sink_parts + splits - request.first_split;
-  return request;
-}
-
 Status AttentionPlan::Impl::AddRequest(std::int64_t index, SequenceId sequence, std::int64_t q_len,
                                        std::int64_t kv_len, std::int64_t position,
                                        const char* function) noexcept {
@@ -94,7 +68,7 @@ Status AttentionPlan::Impl::AddRequest(std::int64_t index, SequenceId sequence, 
   }
   if (q_len == 0) return Status();  // nothing to do, and no place needed
   Request& request = requests_[static_cast<std::size_t>(num_requests_++)];
-  request = MakeRequest(q_len, kv_len, position);
+  request = partition_.MakeRequest(q_len, kv_len, position);
   request.index = index;
   request.sequence = sequence;
   request.q_begin = q_len_;
@@ -206,41 +180,17 @@ Status AttentionPlan::Impl::Prepare(const AttentionTensors& tensors,
   return CutItems(function);
 }
 
-std::int64_t AttentionPlan::Impl::PartsFloats(const Request& request) const noexcept {
-  return params_.num_kv_heads * request.parts *
-         PartFloats(request.q_len * group(), request.tile_rows);
-}
-
-bool AttentionPlan::Impl::WantsSplit(std::int64_t whole_items,
-                                     const Request& request) const noexcept {
-  return params_.threads > 1 && whole_items < kItemsPerThread * params_.threads &&
-         request.parts > 1;
-}
-
 Status AttentionPlan::Impl::CutItems(const char* function) noexcept {
-  std::int64_t whole_items = 0;
-  for (std::int64_t b = 0; b < num_requests_; ++b) {
-    whole_items += params_.num_kv_heads * requests_[static_cast<std::size_t>(b)].tiles;
+  const AttentionWorkCounts work =
+      partition_.Cut(std::span(requests_).first(static_cast<std::size_t>(num_requests_)));
+  if (work.unsplit != nullptr && params_.strict) {
+    return Unsupported(function, "strict: the keys of request ", work.unsplit->index,
+                       " are not split over threads: partial states of ",
+                       work.unsplit_floats * kFloatBytes, " bytes; scratch has ",
+                       work.unsplit_room * kFloatBytes);
   }
-  std::int64_t parts = 0;
-  for (std::int64_t b = 0; b < num_requests_; ++b) {
-    Request& request = requests_[static_cast<std::size_t>(b)];
-    const std::int64_t tiles = params_.num_kv_heads * request.tiles;
-    request.first_item = items_;
-    request.first_merge = merges_;
-    request.parts_offset = parts;
-    const bool wanted = WantsSplit(whole_items, request);
-    const std::int64_t floats = wanted ? PartsFloats(request) : 0;
-    request.split = wanted && floats <= parts_floats_ - parts;
-    if (wanted && !request.split && params_.strict) {
-      return Unsupported(function, "strict: the keys of request ", request.index,
-                         " are not split over threads: partial states of ", floats * kFloatBytes,
-                         " bytes; scratch has ", (parts_floats_ - parts) * kFloatBytes);
-    }
-    parts += request.split ? floats : 0;
-    items_ += request.split ? tiles * request.parts : tiles;
-    merges_ += request.split ? tiles : 0;
-  }
+  items_ = work.items;
+  merges_ = work.merges;
   return Status();
 }
 

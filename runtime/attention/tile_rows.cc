@@ -17,7 +17,7 @@ AttentionTileRows::AttentionTileRows(const AttentionPlan::Impl& plan,
     query_[r] = (first + r) / group;
     head_[r] = head * group + (first + r) % group;
     position_[r] = request.position + query_[r];
-    const KeySpan seen = plan.KeysSeen(position_[r], request.kv_len);
+    const KeySpan seen = plan.partition_.KeysSeen(position_[r], request.kv_len);
     first_key_[r] = kept_first_[r] = seen.begin;
     end_key_[r] = seen.end;
     end_ = std::max(end_, seen.end);
