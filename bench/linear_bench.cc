@@ -13,9 +13,9 @@
 #include "runtime/linear/pack.h"
 #include "runtime/platform/team.h"
 
-/// Speed of RunLinear: few rows (matvec) and many (GEMM). Bytes are the weights read once; flops, 2
-/// per weight and activation row. Weights rotate through 256 MB, as those of a model do between two
-/// tokens.
+/// Speed of RunLinear: rows that decode and rows of prompts. Bytes are the weights read once;
+/// flops, 2 per weight and activation row. Weights rotate through 256 MB, as those of a model do
+/// between two tokens.
 
 namespace manyhead::bench {
 namespace {
@@ -69,6 +69,7 @@ void BM_Linear(benchmark::State& state, const Shape& shape, const Storage& stora
                int threads) {
   const Isa isa = BenchIsa();
   const std::int64_t M = state.range(0);
+  const RowRole role = state.range(1) == 0 ? RowRole::kDecode : RowRole::kPrefill;
   auto workspace = LinearWorkspace::Create({shape.cols, M, threads, isa, math});
   if (!workspace.ok()) return state.SkipWithError(workspace.status().message().c_str());
   WeightView view = {shape.type, shape.rows, shape.cols, nullptr};
@@ -79,6 +80,8 @@ void BM_Linear(benchmark::State& state, const Shape& shape, const Storage& stora
   const std::vector<std::byte> weights = RandomBytes(bytes * copies);
   const std::vector<float> x(static_cast<std::size_t>(M * shape.cols), 0.25F);
   std::vector<float> y(static_cast<std::size_t>(M * shape.rows));
+  const LinearRows rows =
+      role == RowRole::kDecode ? LinearRows{.decode = M} : LinearRows{.prefill = M};
   std::int64_t copy = 0;
   const std::int64_t start = Now();
   for (auto _ : state) {
@@ -86,13 +89,13 @@ void BM_Linear(benchmark::State& state, const Shape& shape, const Storage& stora
     copy = (copy + 1) % copies;
     const LinearOutput output = {&view, y.data(), shape.rows, nullptr};
     RunTeam(threads, [&](Worker& worker) {
-      RunLinear(worker, *workspace, x.data(), shape.cols, M, {&output, 1});
+      RunLinear(worker, *workspace, x.data(), shape.cols, rows, {&output, 1});
     });
     benchmark::ClobberMemory();
   }
   SetCounters(state, start, static_cast<double>(bytes),
               2.0 * static_cast<double>(M * shape.rows * shape.cols), threads);
-  state.SetLabel(LinearPathName(view, isa, math, M));
+  state.SetLabel(LinearPathName(view, isa, math, role));
 }
 
 void Register(const Shape& shape, const Storage& storage, MathMode math, int threads) {
@@ -100,8 +103,9 @@ void Register(const Shape& shape, const Storage& storage, MathMode math, int thr
   const std::string name = std::string(shape.name) + "/" + storage.name + "/" + mode;
   benchmark::RegisterBenchmark(FullName(name, threads).c_str(), BM_Linear, shape, storage, math,
                                threads)
-      ->ArgName("M")
-      ->ArgsProduct({{1, 4, 8, 16, 512}})
+      ->ArgNames({"M", "prefill"})
+      ->ArgsProduct({{1, 4, 8, 16, 64}, {0}})
+      ->ArgsProduct({{8, 16, 512}, {1}})
       ->MeasureProcessCPUTime()
       ->UseRealTime()
       ->Unit(benchmark::kMicrosecond);

@@ -175,6 +175,14 @@ const char* mh_session_message(const mh_session* session);
 /// numbers, valid until the next call with this session.
 mh_status mh_session_append(mh_session* session, const int32_t* ids, size_t count,
                             const float** logits);
+/// What tokens are evaluated as; see RowRole.
+typedef enum mh_row_role {
+  MH_ROLE_PREFILL = 0,  ///< part of a prompt
+  MH_ROLE_DECODE = 1    ///< generated, or drafts to be verified
+} mh_row_role;
+/// The same in a chosen role; mh_session_append decodes one id, and takes more as a prompt.
+mh_status mh_session_append_as(mh_session* session, const int32_t* ids, size_t count,
+                               mh_row_role role, const float** logits);
 /// Keeps the first `length` tokens.
 mh_status mh_session_truncate(mh_session* session, int64_t length);
 

@@ -68,6 +68,9 @@ struct HeadOutputs {
 struct ForwardOptions {
   AttentionBias bias = {};        ///< of a single request: batch strides are ignored
   HeadOutputs head_outputs = {};  ///< what each head contributes
+  /// What x is evaluated as; by default one token decodes, and more are a prompt. A memory always
+  /// is a prompt.
+  std::optional<RowRole> role = {};
 };
 
 /// Multi-head attention with its projections, for one request at a time:
@@ -81,14 +84,14 @@ struct ForwardOptions {
 /// Errors   kInvalidArgument, naming the parameter and both values; kOutOfPages from Append;
 ///          outputs and caches are then as they were. Create throws bad_alloc.
 /// Threads  calls may come from several threads: those of one layer, which owns scratch memory and
-///          cache, take turns. Nothing is allocated after Create, but for what oneDNN takes and
-///          frees inside products of more than 8 rows.
+///          cache, take turns. Nothing is allocated after Create, but for what oneDNN allocates
+///          and frees inside products of prompts.
 /// Accuracy bitwise equal for every thread count on one instruction set. A token's result is also
-///          the same whether its sequence comes whole or in pieces, through a cache of f32, as long
-///          as all pieces have at most 8 tokens or all have more: few rows and many go through
-///          different products, whose sums differ by rounding. So does `sequential` from its
-///          opposite, and a sum of terms from `out`: each element by at most
-///          (H*Dv + H) * 2^-23 * sum |W_o| |head|, and under kFast by as much as that rounds.
+///          the same whether its sequence comes whole or in pieces of any size, through a cache of
+///          f32, as long as all have the same role: prompts and decode steps take different
+///          products, whose sums differ by rounding. So does `sequential` from its opposite, and a
+///          sum of terms from `out`: each element by at most (H*Dv + H) * 2^-23 * sum |W_o| |head|,
+///          and under kFast by as much as that rounds.
 /// Source   arXiv:1706.03762, section 3.2.2; grouped heads arXiv:2305.13245.
 class MultiHeadAttention {
  public:

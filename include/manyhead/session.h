@@ -129,29 +129,35 @@ class Session {
   ~Session();
 
   /// Appends `ids` (at least one) and returns the logits [vocab_size] after the last of them, which
-  /// stay valid until the next call. Errors   kInvalidArgument for an id outside the vocabulary,
-  /// kOutOfPages when the context does not
-  ///          suffice; the session is then unchanged.
-  Result<std::span<const float>> Append(std::span<const TokenId> ids);
+  /// stay valid until the next call. `role` is what they are evaluated as; by default one token
+  /// decodes, and more are a prompt. Several tokens that decode give each the bits of a step of its
+  /// own, so drafts are verified in this role; a prompt gives the same bits however it is cut.
+  ///
+  /// Errors   kInvalidArgument for an id outside the vocabulary, kOutOfPages when the context does
+  ///          not suffice; the session is then unchanged.
+  Result<std::span<const float>> Append(std::span<const TokenId> ids,
+                                        std::optional<RowRole> role = {});
 
-  /// Appends `ids` and gives nll[i] = -log p(ids[i + 1] | all before), i in [0, ids.size() - 1), in
-  /// nats.
-  /// Errors   as Append, and kInvalidArgument when a logit is NaN; the session is then unchanged.
+  /// Appends `ids` as a prompt and gives nll[i] = -log p(ids[i + 1] | all before), i in [0,
+  /// ids.size() - 1), in nats. Errors   as Append, and kInvalidArgument when a logit is NaN; the
+  /// session is then unchanged.
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
 
   /// Keeps the first `length` tokens. Where policies have evicted what these would still hold, the
-  /// session goes back further and evaluates the tokens between anew.
+  /// session goes back further and evaluates the tokens between anew, each in the role it had.
   Status Truncate(std::int64_t length);
 
   /// Continues `prompt`, which stands for the whole sequence: what the session already holds of its
-  /// beginning, or has kept of other prompts (prefix_bytes), is reused, the rest dropped. At least
-  /// the last prompt token is evaluated anew, unless the session holds just the prompt and its
-  /// logits.
+  /// beginning as a prompt, or has kept of other prompts (prefix_bytes), is reused, the rest
+  /// dropped. At least the last prompt token is evaluated anew, unless the session holds just the
+  /// prompt and its logits: it then goes on from there.
   ///
-  /// Accuracy beginnings that were evaluated as (part of) a prompt of more than 8 tokens give the
-  ///          bits of a session that has held nothing before, if `chunk` is more than 16 and no
-  ///          head has a budget; then up to 8 tokens more are evaluated anew. Tokens that were
-  ///          decoded or appended a few at a time keep the rounding of such steps.
+  /// Tokens that were decoded are evaluated anew as part of the prompt, unless both roles take the
+  /// same products (packed low-bit weights, but on AMX), or policies have evicted what the token
+  /// before them needs: they then stay as they are.
+  ///
+  /// Accuracy the bits are those of a session that has held nothing before, for every `chunk`,
+  ///          unless decoded tokens stayed as they are, or a head has a budget.
   /// Errors   as Append; kInvalidArgument for an option out of range, or for logits that hold NaN,
   ///          when the session then holds the prompt and what was generated before.
   Result<GenerateResult> Generate(std::span<const TokenId> prompt, const GenerateOptions& options);

@@ -107,9 +107,21 @@ const char* mh_session_message(const mh_session* session) {
 
 mh_status mh_session_append(mh_session* session, const int32_t* ids, size_t count,
                             const float** logits) {
+  return mh_session_append_as(session, ids, count, count == 1 ? MH_ROLE_DECODE : MH_ROLE_PREFILL,
+                              logits);
+}
+
+mh_status mh_session_append_as(mh_session* session, const int32_t* ids, size_t count,
+                               mh_row_role role, const float** logits) {
   return Call(session, [&]() -> Outcome {
     if (auto error = CheckArray(ids, count, "ids")) return *error;
-    const auto appended = session->session.Append({ids, count});
+    if (role != MH_ROLE_PREFILL && role != MH_ROLE_DECODE)
+      return Status(StatusCode::kInvalidArgument,
+                    "role = " + std::to_string(static_cast<int>(role)) +
+                        "; expected 0 (prefill) or 1 (decode)");
+    const auto appended =
+        session->session.Append({ids, count}, role == MH_ROLE_DECODE ? manyhead::RowRole::kDecode
+                                                                     : manyhead::RowRole::kPrefill);
     if (!appended.ok()) return appended.status();
     if (logits != nullptr) *logits = appended->data();
     return Status();

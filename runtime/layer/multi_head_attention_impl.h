@@ -85,7 +85,9 @@ struct MultiHeadAttention::Impl {
   Status CheckCache(const Call& call) const noexcept;
   Status CheckRows(const Call& call) const noexcept;
   Status Run(const Call& call) noexcept;
-  LinearMath MathOf(const Call& call) const noexcept;
+  /// The rows of x, and those of the memory or, without one, x again.
+  LinearRows QueryRows(const Call& call) const noexcept;
+  LinearRows KvRows(const Call& call) const noexcept;
   Status RunParallel(const Call& call) noexcept;
   Status RunSequential(const Call& call) noexcept;
   Status RunHead(const Call& call, std::int64_t head) noexcept;

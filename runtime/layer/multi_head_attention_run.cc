@@ -19,9 +19,19 @@ AttentionBias BiasOfHead(AttentionBias bias, std::int64_t head) noexcept {
 
 }  // namespace
 
-/// As in the decoder: a sequence's first token is where models park their largest activations.
-LinearMath MultiHeadAttention::Impl::MathOf(const Call& call) const noexcept {
-  return !is_cross() && call.position == 0 ? LinearMath::kBf16 : LinearMath::kInt8;
+LinearRows MultiHeadAttention::Impl::QueryRows(const Call& call) const noexcept {
+  static constexpr std::int64_t kFirst[] = {0};
+  LinearRows rows;
+  const RowRole by_default = call.q_len == 1 ? RowRole::kDecode : RowRole::kPrefill;
+  const RowRole role = call.options.role.value_or(by_default);
+  (role == RowRole::kDecode ? rows.decode : rows.prefill) = call.q_len;
+  if (!is_cross() && call.position == 0 && call.q_len > 0) rows.beginnings = kFirst;
+  return rows;
+}
+
+LinearRows MultiHeadAttention::Impl::KvRows(const Call& call) const noexcept {
+  if (!is_cross()) return QueryRows(call);
+  return {.prefill = KvSource(call).count};
 }
 
 /// The rows that keys and values are computed from.
@@ -145,14 +155,13 @@ void MultiHeadAttention::Impl::ProjectInputs(Worker& worker, const Call& call) n
        value_weights_.BiasFrom(0)},
   };
   const std::span<const LinearOutput> all(outputs);
-  const LinearMath math = MathOf(call);
   if (is_cross()) {
     const Rows memory = KvSource(call);
-    RunLinear(worker, *linear_, call.x, params_.d_model, call.q_len, all.first(1), math);
-    RunLinear(worker, *linear_, memory.data, memory.stride, memory.count, all.last(2), math);
+    RunLinear(worker, *linear_, call.x, params_.d_model, QueryRows(call), all.first(1));
+    RunLinear(worker, *linear_, memory.data, memory.stride, KvRows(call), all.last(2));
     return;
   }
-  RunLinear(worker, *linear_, call.x, params_.d_model, call.q_len, all, math);
+  RunLinear(worker, *linear_, call.x, params_.d_model, QueryRows(call), all);
   RotateKeys(worker, call);
   RotateQueries(worker, call, params_.attention.num_heads);
   WriteCache(worker, call);
@@ -194,7 +203,7 @@ void MultiHeadAttention::Impl::ProjectOutput(Worker& worker, const Call& call) n
   const HeadOutputs& wanted = call.options.head_outputs;
   const LinearOutput output[] = {
       {&output_weights_.weight, call.out, params_.d_model, output_weights_.BiasFrom(0)}};
-  RunLinear(worker, *linear_, attended_.data(), H * Dv, call.q_len, output, MathOf(call));
+  RunLinear(worker, *linear_, attended_.data(), H * Dv, QueryRows(call), output);
   if (wanted.heads != nullptr)
     worker.ForEach(call.q_len, [&](std::int64_t t) {
       for (std::int64_t h = 0; h < H; ++h)
@@ -233,7 +242,7 @@ void MultiHeadAttention::Impl::ProjectTerm(Worker& worker, const Call& call, std
     input = {padded_.data(), columns, rows.count};
   }
   const LinearOutput output[] = {{&slice, term, params_.d_model, nullptr}};
-  RunLinear(worker, *linear_, input.data, input.stride, input.count, output, MathOf(call));
+  RunLinear(worker, *linear_, input.data, input.stride, QueryRows(call), output);
 }
 
 Status MultiHeadAttention::Impl::RunSequential(const Call& call) noexcept {
@@ -276,7 +285,7 @@ void MultiHeadAttention::Impl::ProjectKeysByHead(Worker& worker, const Call& cal
         {&value, value_.data() + g * Dv, value_weights_.weight.rows,
          value_weights_.BiasFrom(g * Dv)},
     };
-    RunLinear(worker, *linear_, source.data, source.stride, source.count, outputs, MathOf(call));
+    RunLinear(worker, *linear_, source.data, source.stride, KvRows(call), outputs);
   }
   if (is_cross()) return;
   RotateKeys(worker, call);
@@ -309,7 +318,7 @@ void MultiHeadAttention::Impl::ProjectQueryHead(Worker& worker, const Call& call
   const std::int64_t D = params_.attention.head_dim;
   const WeightView weight = WeightRows(query_weights_.weight, head * D, D);
   const LinearOutput output[] = {{&weight, query_.data(), D, query_weights_.BiasFrom(head * D)}};
-  RunLinear(worker, *linear_, call.x, params_.d_model, call.q_len, output, MathOf(call));
+  RunLinear(worker, *linear_, call.x, params_.d_model, QueryRows(call), output);
   RotateQueries(worker, call, 1);
 }
 

@@ -20,14 +20,14 @@ bool IsLowBit(WeightType type) noexcept {
   return type != WeightType::kF32 && type != WeightType::kF16;
 }
 
-Path PathOf(const WeightView& weight, Isa isa, std::int64_t M, LinearMath math) noexcept {
-  const bool int8 = math == LinearMath::kInt8 &&
-                    KernelsOf(isa, weight.type).activations != kernels::ActivationBlock::kF32;
+Path PathOf(const WeightView& weight, Isa isa, MathMode math, RowRole role) noexcept {
+  const bool fast = math == MathMode::kFast;
+  const bool int8 =
+      fast && KernelsOf(isa, weight.type).activations != kernels::ActivationBlock::kF32;
   const bool packed = int8 && weight.packed && KernelsFor(isa).packed != nullptr;
-  if (M <= kMatvecRows)
+  if (role == RowRole::kDecode)
     return packed ? Path::kPacked : int8 ? Path::kMatvecInt8 : Path::kMatvecExact;
-  if (math != LinearMath::kF32 && KernelsFor(isa).tiles != nullptr && IsLowBit(weight.type))
-    return Path::kTiles;
+  if (fast && KernelsFor(isa).tiles != nullptr && IsLowBit(weight.type)) return Path::kTiles;
   return packed ? Path::kPacked : Path::kPanels;
 }
 
@@ -37,8 +37,9 @@ void RunPath(Path path, Worker& worker, const LinearWorkspace::Impl& impl,
              const linear::Activations& in, std::span<const LinearOutput> outputs) noexcept {
   switch (path) {
     case Path::kMatvecExact:
+      return linear::RunMatvecExact(worker, impl, in, {}, outputs);
     case Path::kMatvecInt8:
-      return linear::RunMatvec(worker, impl, in, outputs, path == Path::kMatvecInt8);
+      return linear::RunMatvecInt8(worker, impl, in, outputs);
     case Path::kPacked:
       return linear::RunPacked(worker, impl, in, outputs);
     case Path::kPanels:
@@ -48,34 +49,64 @@ void RunPath(Path path, Worker& worker, const LinearWorkspace::Impl& impl,
   }
 }
 
+/// Rows [begin, begin + count) of `in`, and of every output.
+struct RowRun {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
+/// The products of some rows that all take `path`, but for the beginnings among them.
+void RunRows(Path path, const RowRun& run, std::span<const std::int64_t> beginnings, Worker& worker,
+             const LinearWorkspace::Impl& impl, const linear::Activations& in,
+             std::span<const LinearOutput> outputs) noexcept {
+  const auto low = std::lower_bound(beginnings.begin(), beginnings.end(), run.begin);
+  const auto high = std::lower_bound(low, beginnings.end(), run.begin + run.count);
+  const bool exact_ones = IsInt8(path) && low != high;
+  if (!exact_ones || high - low < run.count) {
+    // What int8 rounds is held for some rows at a time.
+    const std::int64_t most = IsInt8(path) ? impl.shared.quantized_rows : run.count;
+    for (std::int64_t done = 0; done < run.count; done += most)
+      RunPath(path, worker, impl, in.Rows(run.begin + done, std::min(most, run.count - done)),
+              outputs);
+  }
+  if (exact_ones) linear::RunMatvecExact(worker, impl, in, {low, high}, outputs);
+}
+
 }  // namespace
 
 void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::int64_t x_stride,
-               std::int64_t M, std::span<const LinearOutput> outputs, LinearMath math,
-               LinearMath first_math) noexcept {
+               const LinearRows& rows, std::span<const LinearOutput> outputs) noexcept {
+  const std::int64_t M = rows.count();
   if (M == 0 || outputs.empty()) return worker.Barrier();
   const LinearWorkspace::Impl& impl = workspace.impl();
-  const linear::Activations in = {x, x_stride, M, outputs.front().weight->cols};
+  const linear::Activations in = {x, x_stride, 0, M, outputs.front().weight->cols};
   MANYHEAD_DCHECK(M <= impl.limits.max_rows && in.cols <= impl.limits.max_cols);
   MANYHEAD_DCHECK(std::all_of(outputs.begin(), outputs.end(), [&](const LinearOutput& output) {
     return output.weight->cols == in.cols;
   }));
-  if (impl.limits.math == MathMode::kExact) math = LinearMath::kF32;
-  if (M == 1) math = std::min(math, first_math);
-  const auto path_of = [&](const LinearOutput& output) {
-    return PathOf(*output.weight, impl.limits.isa, M, math);
+  const auto path_of = [&](const LinearOutput& output, RowRole role) {
+    return PathOf(*output.weight, impl.limits.isa, impl.limits.math, role);
   };
   // Outputs that share x may have weights of different types, which go different ways.
   const LinearOutput* next = outputs.data();
   const LinearOutput* const end = next + outputs.size();
   while (next != end) {
-    const Path path = path_of(*next);
+    const Path decode = path_of(*next, RowRole::kDecode);
+    const Path prefill = path_of(*next, RowRole::kPrefill);
     const LinearOutput* last = next + 1;
-    while (last != end && path_of(*last) == path) ++last;
-    const std::span<const LinearOutput> same = {next, last};
-    RunPath(path, worker, impl, in, same);
-    if (M > 1 && IsInt8(path) && first_math != LinearMath::kInt8)
-      RunPath(Path::kMatvecExact, worker, impl, {x, x_stride, 1, in.cols}, same);
+    while (last != end && path_of(*last, RowRole::kDecode) == decode &&
+           path_of(*last, RowRole::kPrefill) == prefill)
+      ++last;
+    const auto run = [&](Path path, const RowRun& run_rows) {
+      if (run_rows.count > 0)
+        RunRows(path, run_rows, rows.beginnings, worker, impl, in, {next, last});
+    };
+    if (decode == prefill) {
+      run(decode, {0, M});
+    } else {
+      run(decode, {0, rows.decode});
+      run(prefill, {rows.decode, rows.prefill});
+    }
     next = last;
   }
 }
@@ -112,7 +143,7 @@ WeightView WeightColumns(const WeightView& weight, std::int64_t first, std::int6
 }
 
 const char* LinearPathName(const WeightView& weight, Isa isa, MathMode math,
-                           std::int64_t M) noexcept {
+                           RowRole role) noexcept {
   // [path][isa]
   static constexpr const char* kNames[][4] = {
       {"matvec f32 scalar", "matvec f32 avx2", "matvec f32 avx512", "matvec f32 avx512"},
@@ -120,8 +151,12 @@ const char* LinearPathName(const WeightView& weight, Isa isa, MathMode math,
       {"", "packed int8 avx2", "packed int8 avx512", "packed int8 avx512"},
       {"onednn f32", "onednn f32", "onednn f32", "onednn f32"},
       {"", "", "", "tiles bf16 amx"}};
-  const LinearMath least = math == MathMode::kFast ? LinearMath::kInt8 : LinearMath::kF32;
-  return kNames[static_cast<int>(PathOf(weight, isa, M, least))][static_cast<int>(isa)];
+  return kNames[static_cast<int>(PathOf(weight, isa, math, role))][static_cast<int>(isa)];
+}
+
+bool RolesAgree(const WeightView& weight, Isa isa, MathMode math) noexcept {
+  return PathOf(weight, isa, math, RowRole::kDecode) ==
+         PathOf(weight, isa, math, RowRole::kPrefill);
 }
 
 }  // namespace manyhead

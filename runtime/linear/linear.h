@@ -39,32 +39,36 @@ struct LinearOutput {
   const float* bias = nullptr;  ///< [rows] or null
 };
 
-/// The least exact arithmetic a call may use; kExact workspaces always take f32.
-enum class LinearMath : std::uint8_t {
-  kF32,   ///< weights as stored, f32 activations
-  kBf16,  ///< also both rounded to bf16, which keeps outliers: tiles, where weights are low-bit
-  kInt8,  ///< also int8 activations: the matvec, and products of packed weights
+/// The activation rows of a product, by role: those that decode stand before those of prompts.
+struct LinearRows {
+  std::int64_t decode = 0;   ///< rows [0, decode)
+  std::int64_t prefill = 0;  ///< rows [decode, decode + prefill)
+  /// The rows, ascending, of which each is the first token of its sequence. Models park their
+  /// largest activations there (arXiv:2402.17762), beside which int8 rounds the others away, and
+  /// every later token attends to it: these rows are never rounded to int8.
+  std::span<const std::int64_t> beginnings{};
+
+  std::int64_t count() const noexcept { return decode + prefill; }
 };
 
 /// Sizes that every product through one LinearWorkspace stays within.
 struct LinearLimits {
   std::int64_t max_cols = 0;  ///< of any weight
-  std::int64_t max_rows = 0;  ///< M, activation rows
+  std::int64_t max_rows = 0;  ///< M, activation rows of a call
   int threads = 1;
   Isa isa = Isa::kScalar;
   MathMode math = MathMode::kFast;
 };
 
-/// Buffers for products up to its limits, all taken at once. RunLinear allocates nothing itself;
-/// oneDNN, which serves M > kMatvecRows, takes and frees packing buffers inside a call and keeps
-/// nothing per shape.
+/// Buffers for products up to its limits, all allocated at once. RunLinear allocates nothing
+/// itself; oneDNN, which serves rows of prompts, allocates and frees packing buffers inside a call
+/// and keeps nothing per shape.
 class LinearWorkspace {
  public:
   /// Errors   kInvalidArgument for a size out of range; kUnsupported for an instruction set this
-  /// CPU
-  ///          lacks.
-  /// Threads  the first call with max_rows > kMatvecRows also lowers oneDNN's instruction set to
-  ///          what MANYHEAD_ISA names, for the whole process.
+  ///          CPU lacks.
+  /// Threads  the first call also lowers oneDNN's instruction set to what MANYHEAD_ISA names, for
+  ///          the whole process.
   static Result<LinearWorkspace> Create(const LinearLimits& limits);
   LinearWorkspace(LinearWorkspace&&) noexcept;
   LinearWorkspace& operator=(LinearWorkspace&&) noexcept;
@@ -83,37 +87,41 @@ class LinearWorkspace {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Products of the same activations x [M, cols] (row stride `x_stride`, elements) with several
-/// weights. Called by every thread of a region; ends with a barrier. All weights have the same
-/// cols.
+/// Products of the same activations x [M, cols] (row stride `x_stride`, elements), M =
+/// rows.count(), with several weights. Called by every thread of a region; ends with a barrier. All
+/// weights have the same cols.
 ///
-/// Few rows (M <= kMatvecRows) go to the low-bit matvec; many to tiles of bf16 where the CPU has
-/// them and the weights are low-bit, else, packed weights to the same matvec and others to oneDNN
-/// on fixed panels of weight rows, which are widened to f32 panel by panel.
+/// Which product a row takes follows from its role, the weight and the workspace:
 ///
-/// `first_math` is for row 0, which then may go another way than the rest.
+///            kFast, packed     kFast, low-bit as stored     f16, f32 (and kExact, all)
+///   decode   packed int8       matvec int8                  matvec f32
+///   prefill  packed int8 *     panels f32 *                 panels f32
+///
+/// where * is tiles of bf16 on AMX, also for bf16 weights. Without kernels for packed weights they
+/// are as stored. Beginnings take the matvec in f32 in place of int8. Panels are fixed blocks of
+/// weight rows, widened to f32 and multiplied by oneDNN. Rows that take the same product share one
+/// pass over the weights.
 ///
 /// Shapes   x [M, cols], M >= 0; y of each output [M, rows]. `x` is not read beyond cols.
 /// Aliasing no y overlaps x, a weight, a bias or another y.
-/// Accuracy a row of y is bitwise the same for every thread count, and for every M of the same kind
-///          (matvec or many rows). kFast rounds activations to int8 with a scale for each 32
-///          (blocks of 32) or 256 (K types): the error of a product is at most sum_c |weight[c]| *
-///          s / 2 with s = max |x| of c's block / 127. A NaN or infinite activation then makes NaN.
-///          Tiles round activations and weights to 8 bits of mantissa: at most 2^-7 sum_c
-///          |weight[c] x[c]|.
+/// Accuracy a row of y is bitwise the same for every thread count and whatever other rows there
+///          are. kFast rounds activations to int8 with a scale for each 32 (blocks of 32) or 256 (K
+///          types): the error of a product is at most sum_c |weight[c]| * s / 2 with s = max |x| of
+///          c's block / 127. A NaN or infinite activation then makes NaN. Tiles round activations
+///          and weights to 8 bits of mantissa: at most 2^-7 sum_c |weight[c] x[c]|.
 void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::int64_t x_stride,
-               std::int64_t M, std::span<const LinearOutput> outputs,
-               LinearMath math = LinearMath::kInt8,
-               LinearMath first_math = LinearMath::kInt8) noexcept;
+               const LinearRows& rows, std::span<const LinearOutput> outputs) noexcept;
 
-inline constexpr std::int64_t kMatvecRows = 8;  ///< most activation rows that are few
+inline constexpr std::int64_t kMatvecRows = 8;  ///< most rows that a matvec kernel multiplies
 
 /// Widens row `row` of `weight` into out [cols].
 void DequantizeRow(const WeightView& weight, Isa isa, std::int64_t row, float* out) noexcept;
 
-/// The path that serves products of M rows of `weight`, for reports: e.g. "matvec int8 avx512",
-/// "packed int8 avx512", "onednn f32", "tiles bf16 amx".
-const char* LinearPathName(const WeightView& weight, Isa isa, MathMode math,
-                           std::int64_t M) noexcept;
+/// The product that rows of `role` take with `weight`, but for beginnings, for reports: "matvec
+/// int8 avx512", "packed int8 avx512", "onednn f32", "tiles bf16 amx".
+const char* LinearPathName(const WeightView& weight, Isa isa, MathMode math, RowRole role) noexcept;
+
+/// Whether rows of both roles take the same product with `weight`.
+bool RolesAgree(const WeightView& weight, Isa isa, MathMode math) noexcept;
 
 }  // namespace manyhead

@@ -42,7 +42,7 @@ constexpr std::int64_t MostPackableBytes(std::int64_t cols) noexcept {
   return RoundUp(cols, 32) / 32 * 34;  // Q8_0
 }
 
-/// Whether products of many rows may go through tiles of bf16.
+/// Whether products of prompts' rows may go through tiles of bf16.
 inline bool HasTiles(const LinearLimits& limits) noexcept {
   return limits.math == MathMode::kFast && KernelsFor(limits.isa).tiles != nullptr;
 }
@@ -79,21 +79,37 @@ struct ThreadBuffers {
   ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcept;
 };
 
+/// Rows that are rounded to int8 at a time where only decode takes int8: so many share one pass
+/// over the weights.
+inline constexpr std::int64_t kDecodeRows = 64;
+
 /// The threads' common buffers.
 struct SharedBuffers {
   float* tail_x = nullptr;          ///< [kGemmRows, max_cols] rows left over from blocks
   std::uint16_t* tile_x = nullptr;  ///< activations as tiles
-  kernels::QuantizedRows tiles_32 = {}, tiles_256 = {};  ///< [max_rows, max_cols] interleaved
+  std::int64_t quantized_rows = 0;  ///< rows that are rounded to int8 at a time
+  /// [quantized_rows, max_cols] of more than kMatvecRows rows, for packed weights interleaved.
+  kernels::QuantizedRows xq_32 = {}, xq_256 = {};
 
   SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept;
 };
 
-/// Activations shared by all products of a call.
+/// Activations shared by all products of a call: some rows of its x.
 struct Activations {
   const float* x = nullptr;
   std::int64_t stride = 0;
+  std::int64_t first = 0;  ///< row of x, and of each output
   std::int64_t M = 0;
   std::int64_t cols = 0;
+
+  const float* row(std::int64_t m) const noexcept { return x + (first + m) * stride; }
+  Activations Rows(std::int64_t begin, std::int64_t count) const noexcept {
+    return {x, stride, first + begin, count, cols};
+  }
+  /// Where the products of row m with the weight's row `r` on go.
+  float* Out(const LinearOutput& output, std::int64_t m, std::int64_t r) const noexcept {
+    return output.y + (first + m) * output.y_stride + r;
+  }
 };
 
 /// Rows [first, first + count) of one output's weight.
@@ -130,9 +146,20 @@ std::int64_t CountItems(std::span<const LinearOutput> outputs, RowsOf rows_of) n
 bool WantedByAny(Isa isa, std::span<const LinearOutput> outputs,
                  kernels::ActivationBlock block) noexcept;
 
-/// Rounds all rows of `in` as `outputs` want them, at most kMatvecRows.
+/// Rounds all rows of `in` as `outputs` want them, to rows `to` on.
 void Quantize(Isa isa, const Activations& in, std::span<const LinearOutput> outputs,
-              const kernels::QuantizedRows& xq_32, const kernels::QuantizedRows& xq_256) noexcept;
+              const kernels::QuantizedRows& xq_32, const kernels::QuantizedRows& xq_256,
+              std::int64_t to = 0) noexcept;
+
+/// The rows of `x` from row m on.
+inline kernels::QuantizedRows QuantizedRowsFrom(const kernels::QuantizedRows& x,
+                                                std::int64_t m) noexcept {
+  const auto at = [&](auto* p, std::int64_t per) {
+    return p == nullptr ? p : p + m * x.stride / per;
+  };
+  return {at(x.q, 1),     at(x.scales, 32),    at(x.scaled_sums, 32), at(x.half_sums, 16),
+          at(x.sums, 32), at(x.pair_sums, 16), at(x.wide_sums, 32),   x.stride};
+}
 
 /// Whole rows of a weight as files store them: in place, or unpacked.
 struct StoredRows {
@@ -157,15 +184,20 @@ void ForStoredRows(const WeightView& weight, std::int64_t row, std::int64_t coun
   }
 }
 
-/// Of packed weights, in int8.
+/// Multiplies packed weights in int8; at most shared.quantized_rows rows.
 void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                std::span<const LinearOutput> outputs) noexcept;
-void RunMatvec(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
-               std::span<const LinearOutput> outputs, bool fast) noexcept;
-/// By oneDNN in f32.
+/// Multiplies weights as they are stored in int8; at most shared.quantized_rows rows.
+void RunMatvecInt8(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+                   std::span<const LinearOutput> outputs) noexcept;
+/// Multiplies in f32; `rows` of `in`, ascending, or all of them if there are none.
+void RunMatvecExact(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+                    std::span<const std::int64_t> rows,
+                    std::span<const LinearOutput> outputs) noexcept;
+/// Multiplies by oneDNN in f32.
 void RunPanels(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                std::span<const LinearOutput> outputs) noexcept;
-/// In tiles of bf16; only where HasTiles.
+/// Multiplies in tiles of bf16; only where HasTiles.
 void RunTiles(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
               std::span<const LinearOutput> outputs) noexcept;
 

@@ -23,14 +23,14 @@ bool WantedByAny(Isa isa, std::span<const LinearOutput> outputs, ActivationBlock
 }
 
 void Quantize(Isa isa, const Activations& in, std::span<const LinearOutput> outputs,
-              const kernels::QuantizedRows& xq_32, const kernels::QuantizedRows& xq_256) noexcept {
+              const kernels::QuantizedRows& xq_32, const kernels::QuantizedRows& xq_256,
+              std::int64_t to) noexcept {
   const LinearKernels& kernels = *KernelsFor(isa).linear;
   if (WantedByAny(isa, outputs, ActivationBlock::kQ32))
-    for (std::int64_t m = 0; m < in.M; ++m)
-      kernels.quantize_32(in.x + m * in.stride, in.cols, xq_32, m);
+    for (std::int64_t m = 0; m < in.M; ++m) kernels.quantize_32(in.row(m), in.cols, xq_32, to + m);
   if (WantedByAny(isa, outputs, ActivationBlock::kQ256))
     for (std::int64_t m = 0; m < in.M; ++m)
-      kernels.quantize_256(in.x + m * in.stride, in.cols, xq_256, m);
+      kernels.quantize_256(in.row(m), in.cols, xq_256, to + m);
 }
 
 StoredRows RowsAsStored(const WeightView& weight, std::int64_t row, std::int64_t count,
@@ -43,11 +43,14 @@ StoredRows RowsAsStored(const WeightView& weight, std::int64_t row, std::int64_t
   return {buffer, stride};
 }
 
-void RunMatvec(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
-               std::span<const LinearOutput> outputs, bool fast) noexcept {
+namespace {
+
+/// Calls run(kernels, task) for each range of weight rows that a thread takes; what is left to set
+/// in the task are activations, and y of them: see At.
+template <class Run>
+void ForEachItem(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+                 std::span<const LinearOutput> outputs, Run&& run) noexcept {
   const ThreadBuffers buffers = impl.Buffers(worker.index());
-  // Each thread rounds for itself: that takes less time than to wait for the others.
-  if (fast) Quantize(impl.limits.isa, in, outputs, buffers.xq_32, buffers.xq_256);
   const auto rows_of = [](const WeightView& weight) {
     const std::int64_t step = weight.packed ? kernels::kPackedRows : 2;  // kernels take pairs
     return std::max(step, kItemBytes / WeightRowBytes(weight) / step * step);
@@ -56,24 +59,76 @@ void RunMatvec(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
     const RowRange range = FindItem(outputs, i, rows_of);
     const LinearOutput& output = *range.output;
     const WeightView& weight = *output.weight;
-    const LinearTypeKernels& kernels = KernelsOf(impl.limits.isa, weight.type);
-    const auto run = [&](const StoredRows& rows, std::int64_t r, std::int64_t n) {
-      const std::int64_t at = range.first + r;
-      const MatvecTask task = {
-          .weights = rows.data,
-          .row_bytes = rows.stride_bytes,
-          .rows = n,
-          .cols = weight.cols,
-          .x = in.x,
-          .x_stride = in.stride,
-          .xq = kernels.activations == ActivationBlock::kQ32 ? buffers.xq_32 : buffers.xq_256,
-          .M = in.M,
-          .y = output.y + at,
-          .y_stride = output.y_stride,
-          .bias = output.bias == nullptr ? nullptr : output.bias + at};
-      (fast ? kernels.matvec_fast : kernels.matvec_exact)(task);
-    };
-    ForStoredRows(weight, range.first, range.count, 0, weight.cols, buffers.rows, run);
+    ForStoredRows(weight, range.first, range.count, 0, weight.cols, buffers.rows,
+                  [&](const StoredRows& rows, std::int64_t r, std::int64_t n) {
+                    const std::int64_t at = range.first + r;
+                    MatvecTask task = {};
+                    task.weights = rows.data;
+                    task.row_bytes = rows.stride_bytes;
+                    task.rows = n;
+                    task.cols = weight.cols;
+                    task.x_stride = in.stride;
+                    task.y = output.y + at;
+                    task.y_stride = output.y_stride;
+                    task.bias = output.bias == nullptr ? nullptr : output.bias + at;
+                    run(KernelsOf(impl.limits.isa, weight.type), task);
+                  });
+  });
+}
+
+/// Calls fn(m, count) for each of the groups of neighbours that a kernel multiplies at once: of
+/// `rows`, or of all M if there are none.
+template <class Fn>
+void ForEachGroup(std::int64_t M, std::span<const std::int64_t> rows, Fn&& fn) noexcept {
+  if (rows.empty()) {
+    for (std::int64_t m = 0; m < M; m += kMatvecRows) fn(m, std::min(kMatvecRows, M - m));
+    return;
+  }
+  for (std::size_t i = 0, last; i < rows.size(); i = last) {
+    last = i + 1;
+    while (last < rows.size() && last < i + kMatvecRows && rows[last] == rows[last - 1] + 1) ++last;
+    fn(rows[i], static_cast<std::int64_t>(last - i));
+  }
+}
+
+}  // namespace
+
+void RunMatvecExact(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+                    std::span<const std::int64_t> rows,
+                    std::span<const LinearOutput> outputs) noexcept {
+  ForEachItem(worker, impl, in, outputs, [&](const LinearTypeKernels& kernels, MatvecTask task) {
+    float* const y = task.y;
+    ForEachGroup(in.M, rows, [&](std::int64_t m, std::int64_t count) {
+      task.M = count;
+      task.x = in.row(m);
+      task.y = y + (in.first + m) * task.y_stride;
+      kernels.matvec_exact(task);
+    });
+  });
+}
+
+void RunMatvecInt8(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+                   std::span<const LinearOutput> outputs) noexcept {
+  const ThreadBuffers own = impl.Buffers(worker.index());
+  const bool few = in.M <= kMatvecRows;
+  const kernels::QuantizedRows& xq_32 = few ? own.xq_32 : impl.shared.xq_32;
+  const kernels::QuantizedRows& xq_256 = few ? own.xq_256 : impl.shared.xq_256;
+  // Each thread rounds a few rows for itself: that takes less time than to wait for the others.
+  if (few)
+    Quantize(impl.limits.isa, in, outputs, xq_32, xq_256);
+  else
+    worker.ForEach(in.M, [&](std::int64_t m) {
+      Quantize(impl.limits.isa, in.Rows(m, 1), outputs, xq_32, xq_256, m);
+    });
+  ForEachItem(worker, impl, in, outputs, [&](const LinearTypeKernels& kernels, MatvecTask task) {
+    const bool small = kernels.activations == ActivationBlock::kQ32;
+    float* const y = task.y;
+    ForEachGroup(in.M, {}, [&](std::int64_t m, std::int64_t count) {
+      task.M = count;
+      task.xq = QuantizedRowsFrom(small ? xq_32 : xq_256, m);
+      task.y = y + (in.first + m) * task.y_stride;
+      kernels.matvec_fast(task);
+    });
   });
 }
 

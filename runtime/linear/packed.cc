@@ -21,15 +21,6 @@ std::int64_t RowsAtOnce(Isa isa, std::int64_t left) noexcept {
   return left >= most ? most : left >= 4 ? 4 : 1;
 }
 
-/// The rows from row m on, which begin a tile.
-QuantizedRows TileAt(const QuantizedRows& x, std::int64_t m) noexcept {
-  const auto at = [&](auto* p, std::int64_t per) {
-    return p == nullptr ? p : p + m * x.stride / per;
-  };
-  return {at(x.q, 1),     at(x.scales, 32),    at(x.scaled_sums, 32), at(x.half_sums, 16),
-          at(x.sums, 32), at(x.pair_sums, 16), at(x.wide_sums, 32),   x.stride};
-}
-
 /// Words of `count` rows, `stride` apart, in turn.
 void InterleaveWords(const void* from, std::int64_t stride, std::int64_t count, std::int64_t words,
                      void* to) noexcept {
@@ -42,7 +33,7 @@ void InterleaveWords(const void* from, std::int64_t stride, std::int64_t count, 
 /// Rows [0, count) of `rows` as one tile of activations for PackedTask, at row m of `tiles`.
 void Interleave(ActivationBlock block, const QuantizedRows& rows, std::int64_t count,
                 std::int64_t cols, const QuantizedRows& tiles, std::int64_t m) noexcept {
-  const QuantizedRows to = TileAt(tiles, m);
+  const QuantizedRows to = QuantizedRowsFrom(tiles, m);
   const std::int64_t stride = rows.stride;
   InterleaveWords(rows.q, stride / 4, count, cols / 4, to.q);
   if (block == ActivationBlock::kQ32) {
@@ -61,8 +52,7 @@ void Interleave(ActivationBlock block, const QuantizedRows& rows, std::int64_t c
 void RoundTile(Isa isa, const Activations& in, std::span<const LinearOutput> outputs,
                std::int64_t m, std::int64_t count, const ThreadBuffers& buffers,
                const QuantizedRows& tiles_32, const QuantizedRows& tiles_256) noexcept {
-  const Activations rows = {in.x + m * in.stride, in.stride, count, in.cols};
-  Quantize(isa, rows, outputs, buffers.xq_32, buffers.xq_256);
+  Quantize(isa, in.Rows(m, count), outputs, buffers.xq_32, buffers.xq_256);
   for (const ActivationBlock block : {ActivationBlock::kQ32, ActivationBlock::kQ256})
     if (WantedByAny(isa, outputs, block)) {
       const bool small = block == ActivationBlock::kQ32;
@@ -87,10 +77,10 @@ void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
   // One row is a tile as it is.
   const QuantizedRows& tiles_32 = in.M == 1 ? buffers.xq_32
                                   : few     ? buffers.tiles_32
-                                            : impl.shared.tiles_32;
+                                            : impl.shared.xq_32;
   const QuantizedRows& tiles_256 = in.M == 1 ? buffers.xq_256
                                    : few     ? buffers.tiles_256
-                                             : impl.shared.tiles_256;
+                                             : impl.shared.xq_256;
   const auto round = [&](std::int64_t m, std::int64_t count) {
     RoundTile(isa, in, outputs, m, count, buffers, tiles_32, tiles_256);
   };
@@ -122,9 +112,9 @@ void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
           .group_bytes = group_bytes,
           .rows = range.count,
           .cols = weight.cols,
-          .x = TileAt(small ? tiles_32 : tiles_256, m),
+          .x = QuantizedRowsFrom(small ? tiles_32 : tiles_256, m),
           .M = count,
-          .y = output.y + m * output.y_stride + range.first,
+          .y = in.Out(output, m, range.first),
           .y_stride = output.y_stride,
           .bias = output.bias == nullptr ? nullptr : output.bias + range.first};
       KernelsFor(isa).packed->multiply[static_cast<int>(weight.type)](task);

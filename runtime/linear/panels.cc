@@ -37,7 +37,7 @@ void RunPanel(const LinearWorkspace::Impl& impl, const Activations& in, const Ro
               const ThreadBuffers& buffers) noexcept {
   const std::int64_t tail = in.M % kGemmRows, direct = in.M - tail;
   const LinearOutput& output = *range.output;
-  float* y = output.y + range.first;
+  float* y = in.Out(output, 0, range.first);
   float* tail_y = buffers.tail_y;
   if (output.bias != nullptr) {
     const float* bias = output.bias + range.first;
@@ -51,7 +51,7 @@ void RunPanel(const LinearWorkspace::Impl& impl, const Activations& in, const Ro
     GemmTask task = {.M = direct,
                      .N = range.count,
                      .K = count,
-                     .a = in.x + c0,
+                     .a = in.row(0) + c0,
                      .a_stride = in.stride,
                      .b = panel.data,
                      .b_stride = panel.stride,
@@ -79,7 +79,7 @@ void RunPanels(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
     worker.ForEach(kGemmRows, [&](std::int64_t m) {
       float* row = impl.shared.tail_x + m * in.cols;
       if (m < tail)
-        std::copy_n(in.x + (direct + m) * in.stride, in.cols, row);
+        std::copy_n(in.row(direct + m), in.cols, row);
       else
         std::fill_n(row, in.cols, 0.0F);
     });

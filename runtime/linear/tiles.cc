@@ -66,7 +66,7 @@ void RunTilePanel(const LinearWorkspace::Impl& impl, const Activations& in, cons
   const LinearOutput& output = *range.output;
   kernels.store(buffers.tile_sums, task.sums_stride, range.count, in.M,
                 output.bias == nullptr ? nullptr : output.bias + range.first,
-                output.y + range.first, output.y_stride);
+                in.Out(output, 0, range.first), output.y_stride);
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ void RunTiles(Worker& worker, const LinearWorkspace::Impl& impl, const Activatio
   const std::int64_t block_stride = RoundUp(in.cols, kTileCols) * kTileRows;
   worker.ForEach(blocks, [&](std::int64_t block) {
     const std::int64_t m = block * kTileRows;
-    kernels.pack(in.x + m * in.stride, in.stride, std::min(kTileRows, in.M - m), in.cols,
+    kernels.pack(in.row(m), in.stride, std::min(kTileRows, in.M - m), in.cols,
                  impl.shared.tile_x + block * block_stride);
   });
   const ThreadBuffers buffers = impl.Buffers(worker.index());

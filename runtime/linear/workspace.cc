@@ -61,7 +61,6 @@ ThreadBuffers::ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcep
       TakeQuantizedRows(limits, few, carver, tiles_32, tiles_256);
   }
   rows = carver.Take<std::byte>(kernels::kPackedRows * MostPackableBytes(limits.max_cols));
-  if (limits.max_rows <= kMatvecRows) return;
   panel = carver.Take<float>(kPanelRows * std::min(kPanelCols, limits.max_cols));
   tail_y = carver.Take<float>(kGemmRows * kPanelRows);
   if (!HasTiles(limits)) return;
@@ -70,14 +69,15 @@ ThreadBuffers::ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcep
 }
 
 SharedBuffers::SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept {
-  if (limits.max_rows <= kMatvecRows) return;
   tail_x = carver.Take<float>(kGemmRows * limits.max_cols);
-  if (HasTiles(limits)) {
+  if (HasTiles(limits))
     tile_x = carver.Take<std::uint16_t>(RoundUp(limits.max_rows, kernels::kTileRows) *
                                         RoundUp(limits.max_cols, kernels::kTileCols));
-  } else if (limits.math == MathMode::kFast && KernelsFor(limits.isa).packed != nullptr) {
-    TakeQuantizedRows(limits, limits.max_rows, carver, tiles_32, tiles_256);
-  }
+  if (limits.math == MathMode::kExact) return;
+  const bool prefill = KernelsFor(limits.isa).packed != nullptr && !HasTiles(limits);
+  quantized_rows = prefill ? limits.max_rows : std::min(limits.max_rows, kDecodeRows);
+  if (limits.max_rows > kMatvecRows)
+    TakeQuantizedRows(limits, quantized_rows, carver, xq_32, xq_256);
 }
 
 namespace {
@@ -119,7 +119,7 @@ linear::ThreadBuffers LinearWorkspace::Impl::Buffers(int thread) const noexcept 
 
 Result<LinearWorkspace> LinearWorkspace::Create(const LinearLimits& limits) {
   if (Status status = CheckLimits(limits); !status.ok()) return status;
-  if (limits.max_rows > kMatvecRows) ConfigureGemm();
+  ConfigureGemm();
   return LinearWorkspace(std::make_unique<Impl>(limits));
 }
 

@@ -143,9 +143,10 @@ std::vector<KvLayerShape> Decoder::CacheLayers(const ModelConfig& config) {
 }
 
 Status Decoder::Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
-                     float* logits) noexcept {
+                     RowRole role, float* logits) noexcept {
   const std::int64_t position = cache.length(sequence) - static_cast<std::int64_t>(ids.size());
-  return Run({cache, sequence, ids, position, {.last = model_->config.layers.size()}}, logits);
+  return Run({cache, sequence, ids, position, {.last = model_->config.layers.size()}, role},
+             logits);
 }
 
 Status Decoder::Run(const Call& call, float* logits) noexcept {
@@ -219,8 +220,7 @@ void Decoder::ComputeHeads(Worker& worker, const Call& call, std::size_t index) 
   const LayerConfig& layer = model_->config.layers[index];
   const LayerWeights& w = model_->weights.layers[index];
   const std::int64_t d = model_->config.d_model, rows = call.rows();
-  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs_[index].products, LinearMath::kInt8,
-            call.first_math());
+  RunLinear(worker, *linear_, normed_.data(), d, call.linear_rows(), inputs_[index].products);
   timer_.Mark(worker, StepPhase::kQueryKeyValue);
   worker.ForEach(rows, [&](std::int64_t row) { RotateHeads(layer, w, row); });
   if (query_tap_ && worker.index() == 0) query_tap_(index, call.position, rows, query_.data());
@@ -241,8 +241,7 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
   if (!edits_.empty()) EditHeads(worker, rows, index);
   timer_.Mark(worker, StepPhase::kAttention);
   const LinearOutput output[] = {{&w.output, projected_.data(), d, OrNull(w.output_bias)}};
-  RunLinear(worker, *linear_, attended_.data(), w.output.cols, rows, output, LinearMath::kInt8,
-            call.first_math());
+  RunLinear(worker, *linear_, attended_.data(), w.output.cols, call.linear_rows(), output);
   timer_.Mark(worker, StepPhase::kAttentionOutput);
   if (attention_tap_ != nullptr) ShowAttention(worker, call, index);
 }
@@ -293,8 +292,7 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
   const std::int64_t d = model_->config.d_model, F = w.gate.rows, rows = call.rows();
   const LinearOutput inputs[] = {{&w.gate, gate_.data(), F, nullptr},
                                  {&w.up, up_.data(), F, nullptr}};
-  RunLinear(worker, *linear_, normed_.data(), d, rows, inputs, LinearMath::kInt8,
-            call.first_math());
+  RunLinear(worker, *linear_, normed_.data(), d, call.linear_rows(), inputs);
   timer_.Mark(worker, StepPhase::kGateUp);
   const auto activate =
       model_->config.activation == Activation::kSilu ? kernels_->silu_mul : kernels_->gelu_mul;
@@ -306,7 +304,7 @@ void Decoder::FeedForward(Worker& worker, const Call& call, std::size_t index) n
   });
   timer_.Mark(worker, StepPhase::kActivation);
   const LinearOutput output[] = {{&w.down, projected_.data(), d, nullptr}};
-  RunLinear(worker, *linear_, gate_.data(), F, rows, output, LinearMath::kInt8, call.first_math());
+  RunLinear(worker, *linear_, gate_.data(), F, call.linear_rows(), output);
   timer_.Mark(worker, StepPhase::kDown);
 }
 
@@ -339,12 +337,23 @@ void Decoder::RunHead(Worker& worker, std::int64_t begin, std::int64_t count,
   const ModelConfig& config = model_->config;
   const std::int64_t d = config.d_model, V = config.vocab_size;
   const LinearOutput output[] = {{&model_->weights.head, logits, V, nullptr}};
-  RunLinear(worker, *linear_, normed_.data() + begin * d, d, count, output);
+  RunLinear(worker, *linear_, normed_.data() + begin * d, d, {.decode = count}, output);
   if (config.logit_softcap != 0)
     worker.ForEach(count, [&](std::int64_t row) {
       kernels_->softcap(logits + row * V, config.logit_softcap, V);
     });
   timer_.Mark(worker, StepPhase::kHead);
+}
+
+bool Decoder::RolesAgree() const noexcept {
+  const auto agrees = [&](const WeightView& weight) {
+    return manyhead::RolesAgree(weight, limits_.isa, limits_.math);
+  };
+  return std::all_of(model_->weights.layers.begin(), model_->weights.layers.end(),
+                     [&](const LayerWeights& w) {
+                       return agrees(w.query) && agrees(w.key) && agrees(w.value) &&
+                              agrees(w.output) && agrees(w.gate) && agrees(w.up) && agrees(w.down);
+                     });
 }
 
 std::int64_t Decoder::attention_bytes() const noexcept {

@@ -53,8 +53,9 @@ class Decoder {
   static std::vector<KvLayerShape> CacheLayers(const ModelConfig& config);
 
   /// Runs `ids`, the last tokens of `sequence`, for which the cache has reserved room, through all
-  /// layers. With `logits`, [vocab], those after the last token are computed in the same region.
-  Status Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids,
+  /// layers as `role`. With `logits`, [vocab], those after the last token are computed in the same
+  /// region.
+  Status Step(KvCache& cache, SequenceId sequence, std::span<const TokenId> ids, RowRole role,
               float* logits) noexcept;
 
   /// Runs a part of such a step. Of the layers in between, the cache holds keys and values then.
@@ -70,7 +71,11 @@ class Decoder {
   /// numbers are undefined.
   void SetEdits(std::vector<HeadEdits> edits);
 
-  /// Logits [count, vocab] of rows [begin, begin + count) of the last Step.
+  /// Whether tokens give the same bits in both roles.
+  bool RolesAgree() const noexcept;
+
+  /// Logits [count, vocab] of rows [begin, begin + count) of the last Step. Rows of both roles take
+  /// the product of rows that decode.
   void Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept;
 
   std::int64_t scratch_bytes() const noexcept;

@@ -17,11 +17,15 @@ struct Decoder::Call {
   std::int64_t position;  // of ids[0] in the sequence
   LayerPart part;
 
+  RowRole role = RowRole::kPrefill;
+
   std::int64_t rows() const noexcept { return static_cast<std::int64_t>(ids.size()); }
-  /// A sequence's first token is where models park their largest activations (arXiv:2402.17762),
-  /// beside which int8 rounds the others away, and every later token attends to it.
-  LinearMath first_math() const noexcept {
-    return position == 0 ? LinearMath::kBf16 : LinearMath::kInt8;
+  LinearRows linear_rows() const noexcept {
+    static constexpr std::int64_t kFirst[] = {0};
+    LinearRows made;
+    (role == RowRole::kDecode ? made.decode : made.prefill) = rows();
+    if (position == 0) made.beginnings = kFirst;
+    return made;
   }
 };
 

@@ -23,11 +23,8 @@ void ScoreRows(Decoder& decoder, std::span<const TokenId> targets, int threads,
                AlignedBuffer<float>& logits, double* nll) noexcept {
   const std::int64_t vocab = logits.size() / kScoreRows;
   const std::int64_t count = static_cast<std::int64_t>(targets.size());
-  const std::int64_t block = std::min(kScoreRows, count);
-  for (std::int64_t done = 0; done < count; done += block) {
-    // The last block reaches back over rows already scored, so that each has the same number of
-    // rows and goes through the same product kernel.
-    const std::int64_t begin = std::min(done, count - block);
+  for (std::int64_t begin = 0; begin < count; begin += kScoreRows) {
+    const std::int64_t block = std::min(kScoreRows, count - begin);
     decoder.Logits(begin, block, logits.data());
     RunTeam(threads, [&](Worker& worker) {
       worker.ForEach(block, [&](std::int64_t row) {

@@ -30,20 +30,22 @@ Status Session::Impl::StartAnew(const Ablation& wanted, const KvHeads& heads, bo
   Result<SequenceCache> other = CreateSequenceCache(params, options.chunk, options.prefix_bytes);
   if (!other.ok()) return other.status();
   std::vector<TokenId> other_tokens;
+  std::vector<RowRole> other_roles;
   other_tokens.reserve(static_cast<std::size_t>(options.context));
+  other_roles.reserve(static_cast<std::size_t>(options.context));
   const std::vector<float> last_logits(logits.data(), logits.data() + vocab());
-  std::int64_t other_many = 0, other_length = -1;
+  std::int64_t other_as_prompt = 0, other_length = -1;
   const auto swap_with_other = [&] {
     std::swap(cache, other->cache);
     std::swap(sequence, other->sequence);
     std::swap(tokens, other_tokens);
-    std::swap(many_rows, other_many);
+    std::swap(roles, other_roles);
+    std::swap(as_prompt, other_as_prompt);
     std::swap(logits_length, other_length);
   };
   swap_with_other();
   decoder.SetEdits(EditsOf(model.config(), wanted, heads));
-  const bool again = evaluate && !other_tokens.empty();
-  const Status status = again ? AppendAll(other_tokens, nullptr) : Status();
+  const Status status = evaluate ? AppendAgain(other_tokens, other_roles) : Status();
   if (status.ok()) return status;
   swap_with_other();
   std::copy(last_logits.begin(), last_logits.end(), logits.data());
@@ -61,7 +63,7 @@ Status Session::Impl::Keep(const Ablation& wanted, const KvHeads& heads) {
         cache.impl().TurnOff(static_cast<std::int64_t>(l), static_cast<std::int64_t>(h));
   if (wanted == ablation) return Status();
   mixed = true;
-  many_rows = 0;  // no longer the bits of a prompt under one ablation
+  as_prompt = 0;  // no longer the bits of a prompt under one ablation
   return Status();
 }
 

@@ -3,7 +3,6 @@
 #include <optional>
 #include <string>
 
-#include "runtime/linear/linear.h"
 #include "runtime/platform/dcheck.h"
 #include "runtime/session/session_impl.h"
 #include "runtime/session/stop_text.h"
@@ -100,19 +99,19 @@ const char* StopReasonName(StopReason reason) noexcept {
   return "?";
 }
 
-/// How many of the first tokens of `prompt` need not be evaluated again: not the last, whose logits
-/// are wanted, unless they are there.
-///
-/// Products of few rows round in another way than those of many, in which a prompt of some length
-/// is evaluated. So where what is there was evaluated in steps of many rows, what is left has many
-/// as well: the bits are then those of an evaluation of the whole prompt.
-std::int64_t Session::Impl::Reusable(std::span<const TokenId> prompt) const noexcept {
+/// The number of the first tokens of `prompt` that need not be evaluated again: not the last, whose
+/// logits are wanted, unless the session holds just the prompt and they are there. What was decoded
+/// is evaluated again as part of the prompt, unless the cache can no longer go back to what stands
+/// before it.
+Result<std::int64_t> Session::Impl::Reusable(std::span<const TokenId> prompt) const {
   const std::int64_t total = std::ssize(prompt);
   const auto common = std::mismatch(prompt.begin(), prompt.end(), tokens.begin(), tokens.end());
   const std::int64_t held = common.first - prompt.begin();
   if (held == total && total == length() && HasLogits()) return total;
-  if (held > many_rows) return std::min(held, total - 1);
-  return std::max<std::int64_t>(0, std::min(held, total - kMatvecRows - 1));
+  const std::int64_t most = std::min(held, total - 1), wanted = std::min(most, as_prompt);
+  const Result<std::int64_t> exact = cache.ExactLength(sequence, wanted);
+  if (!exact.ok() || *exact == wanted) return exact;
+  return cache.ExactLength(sequence, most);
 }
 
 /// Makes the session hold what was kept of another prompt's beginning, where that is more of this
@@ -122,11 +121,14 @@ Status Session::Impl::TakePrefix(std::span<const TokenId> prompt) {
   if (!kept.ok()) return kept.status();
   if (!kept->has_value()) return Status();
   const std::int64_t length = cache.length(**kept);
-  if (length <= Reusable(prompt)) return cache.FreeSequence(**kept);
+  const Result<std::int64_t> reusable = Reusable(prompt);
+  if (!reusable.ok()) return reusable.status();
+  if (length <= *reusable) return cache.FreeSequence(**kept);
   if (Status status = cache.FreeSequence(sequence); !status.ok()) return status;
   sequence = **kept;
   tokens.assign(prompt.begin(), prompt.begin() + length);
-  many_rows = length;  // KeepPrefix keeps no others
+  roles.assign(tokens.size(), RowRole::kPrefill);
+  as_prompt = length;  // KeepPrefix keeps no others
   logits_length = -1;
   return Status();
 }
@@ -134,7 +136,7 @@ Status Session::Impl::TakePrefix(std::span<const TokenId> prompt) {
 /// Keeps the beginning of the text, as far as it has the bits of any prompt that begins so, for
 /// prompts to come; where there is no room for it, it is not kept.
 void Session::Impl::KeepPrefix() {
-  const auto ids = std::span<const TokenId>(tokens).first(static_cast<std::size_t>(many_rows));
+  const auto ids = std::span<const TokenId>(tokens).first(static_cast<std::size_t>(as_prompt));
   const Status kept = cache.StorePrefix(ablation_key, ids, sequence);
   MANYHEAD_DCHECK(kept.ok() || kept.code() == StatusCode::kOutOfPages);
   static_cast<void>(kept);
@@ -147,7 +149,7 @@ Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
   const auto start = Clock::now();
   if (options.prefix_bytes > 0)
     if (Status status = TakePrefix(prompt); !status.ok()) return status;
-  const Result<std::int64_t> kept = cache.ExactLength(sequence, Reusable(prompt));
+  const Result<std::int64_t> kept = Reusable(prompt);
   if (!kept.ok()) return kept.status();
   std::int64_t done = *kept;
   if (Status status = Cut(done); !status.ok()) return status;
@@ -160,7 +162,8 @@ Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
   };
   if (done == total) {
     observe(0);
-  } else if (Status status = AppendAll(prompt.subspan(static_cast<std::size_t>(done)), observe);
+  } else if (Status status = AppendAll(prompt.subspan(static_cast<std::size_t>(done)),
+                                       RowRole::kPrefill, observe);
              !status.ok()) {
     return status;
   }
@@ -217,7 +220,8 @@ Status Generation::Impl::Draw() {
   const Tokenizer& tokenizer = session.model.tokenizer();
   const auto start = Clock::now();
   if (!result.ids.empty()) {
-    if (Status status = session.AppendChunk({&result.ids.back(), 1}, session.logits.data());
+    if (Status status =
+            session.AppendChunk({&result.ids.back(), 1}, RowRole::kDecode, session.logits.data());
         !status.ok())
       return status;
     ++result.timings.decode_tokens;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
-#include "runtime/linear/linear.h"
 #include "runtime/model/score_rows.h"
 #include "runtime/platform/errors.h"
 #include "runtime/platform/isa.h"
@@ -76,35 +75,50 @@ Status Session::Impl::CheckIds(std::span<const TokenId> ids, std::int64_t held) 
   return {};
 }
 
-Status Session::Impl::AppendChunk(std::span<const TokenId> ids, float* out) {
+/// Tokens have the bits of a prompt if they, and all before them, were evaluated as a prompt, or in
+/// a role that takes the same products.
+Status Session::Impl::AppendChunk(std::span<const TokenId> ids, RowRole role, float* out) {
   logits_length = -1;
   if (Status status = cache.Reserve(sequence, static_cast<std::int64_t>(ids.size())); !status.ok())
     return status;
-  if (Status status = decoder.Step(cache, sequence, ids, out); !status.ok()) {
+  if (Status status = decoder.Step(cache, sequence, ids, role, out); !status.ok()) {
     const Result<bool> undone = cache.Truncate(sequence, length());
     return undone.ok() ? status : undone.status();
   }
-  if (many_rows == length() && ids.size() > kMatvecRows) many_rows += std::ssize(ids);
+  if (as_prompt == length() && (role == RowRole::kPrefill || decoder.RolesAgree()))
+    as_prompt += std::ssize(ids);
   tokens.insert(tokens.end(), ids.begin(), ids.end());
+  roles.resize(tokens.size(), role);
   if (out != nullptr) logits_length = length();
   decoder.AddCosts(cache, static_cast<std::int64_t>(ids.size()), length(), out != nullptr);
   return {};
 }
 
-Status Session::Impl::AppendAll(std::span<const TokenId> ids, const ChunkObserver& after_chunk) {
+Status Session::Impl::AppendAll(std::span<const TokenId> ids, RowRole role,
+                                const ChunkObserver& after_chunk) {
   if (Status status = CheckIds(ids, length()); !status.ok()) return status;
-  constexpr std::size_t kFew = kMatvecRows;
   while (!ids.empty()) {
-    std::size_t count = std::min(ids.size(), static_cast<std::size_t>(options.chunk));
-    // The same bits however much of a prompt is reused: its last step has many rows as the others.
-    if (const std::size_t rest = ids.size() - count; rest > 0 && rest <= kFew && count > 2 * kFew)
-      count -= kFew;
-    const auto chunk = ids.first(count);
-    ids = ids.subspan(count);
+    const auto chunk = ids.first(std::min(ids.size(), static_cast<std::size_t>(options.chunk)));
+    ids = ids.subspan(chunk.size());
     // Only the last chunk's last token needs logits.
-    if (Status status = AppendChunk(chunk, ids.empty() ? logits.data() : nullptr); !status.ok())
+    if (Status status = AppendChunk(chunk, role, ids.empty() ? logits.data() : nullptr);
+        !status.ok())
       return status;
     if (after_chunk && !after_chunk(static_cast<std::int64_t>(chunk.size()))) break;
+  }
+  return {};
+}
+
+Status Session::Impl::AppendAgain(std::span<const TokenId> ids,
+                                  std::span<const RowRole> ids_roles) {
+  while (!ids.empty()) {
+    const auto other = std::find_if(ids_roles.begin(), ids_roles.end(),
+                                    [&](RowRole role) { return role != ids_roles.front(); });
+    const auto count = static_cast<std::size_t>(other - ids_roles.begin());
+    if (Status status = AppendAll(ids.first(count), ids_roles.front(), nullptr); !status.ok())
+      return status;
+    ids = ids.subspan(count);
+    ids_roles = ids_roles.subspan(count);
   }
   return {};
 }
@@ -114,7 +128,8 @@ Status Session::Impl::Cut(std::int64_t length_wanted) {
   if (Status status = cache.Truncate(sequence, length_wanted).status(); !status.ok()) return status;
   if (length_wanted < length()) logits_length = -1;
   tokens.resize(static_cast<std::size_t>(length_wanted));
-  many_rows = std::min(many_rows, length_wanted);
+  roles.resize(tokens.size());
+  as_prompt = std::min(as_prompt, length_wanted);
   return Status();
 }
 
@@ -124,8 +139,9 @@ Status Session::Impl::Truncate(std::int64_t length_wanted) {
   const Result<std::int64_t> exact = cache.ExactLength(sequence, length_wanted);
   if (!exact.ok()) return exact.status();
   const std::vector<TokenId> again(tokens.begin() + *exact, tokens.begin() + length_wanted);
+  const std::vector<RowRole> again_roles(roles.begin() + *exact, roles.begin() + length_wanted);
   if (Status status = Cut(*exact); !status.ok()) return status;
-  return again.empty() ? Status() : AppendAll(again, nullptr);
+  return AppendAgain(again, again_roles);
 }
 
 Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll) {
@@ -139,7 +155,7 @@ Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll)
   const std::int64_t before = length();
   for (std::size_t begin = 0; begin < ids.size(); begin += chunk_size) {
     const auto chunk = ids.subspan(begin, std::min(chunk_size, ids.size() - begin));
-    if (Status status = AppendChunk(chunk, nullptr); !status.ok()) return status;
+    if (Status status = AppendChunk(chunk, RowRole::kPrefill, nullptr); !status.ok()) return status;
     const auto targets = ids.subspan(begin + 1, std::min(chunk.size(), ids.size() - begin - 1));
     ScoreRows(decoder, targets, options.threads, score_logits, nll.data() + begin);
   }
@@ -188,6 +204,7 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
   impl->cache_params.heads = impl->cache.params().heads;  // defaults filled in
   impl->decoder.SetEdits(EditsOf(model.config(), {}, impl->cache_params.heads));
   impl->tokens.reserve(static_cast<std::size_t>(options.context));
+  impl->roles.reserve(static_cast<std::size_t>(options.context));
   return Session(std::move(impl));
 }
 
@@ -196,8 +213,13 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
 
-Result<std::span<const float>> Session::Append(std::span<const TokenId> ids) {
-  if (Status status = impl_->AppendAll(ids, nullptr); !status.ok()) return status;
+Result<std::span<const float>> Session::Append(std::span<const TokenId> ids,
+                                               std::optional<RowRole> role) {
+  if (role && *role > RowRole::kDecode)
+    return OutOfRange("role", static_cast<std::int64_t>(*role), 0, 1);
+  const RowRole by_default = ids.size() == 1 ? RowRole::kDecode : RowRole::kPrefill;
+  if (Status status = impl_->AppendAll(ids, role.value_or(by_default), nullptr); !status.ok())
+    return status;
   return std::span<const float>(impl_->logits.data(), static_cast<std::size_t>(impl_->vocab()));
 }
 

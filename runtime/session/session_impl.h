@@ -32,7 +32,8 @@ struct Session::Impl {
   AlignedBuffer<float> score_logits;  // [rows, vocab], made by the first Score
   std::vector<TokenId> tokens;        // capacity for the whole context
   std::int64_t logits_length = -1;    // at which `logits` were computed; -1: not for these tokens
-  std::int64_t many_rows = 0;         // the first tokens that were evaluated in steps of many rows
+  std::vector<RowRole> roles{};       // what each of the tokens was evaluated as; likewise
+  std::int64_t as_prompt = 0;         // the first tokens with the bits of a prompt; see AppendChunk
   std::uint64_t next_seed = 0;
   HeadObserver observer{};       // the decoder's tap while it is not idle
   KvCacheParams cache_params{};  // of a cache for the whole model
@@ -47,11 +48,13 @@ struct Session::Impl {
 
   /// `held` tokens stand before `ids`.
   Status CheckIds(std::span<const TokenId> ids, std::int64_t held) const;
-  Status AppendChunk(std::span<const TokenId> ids, float* out);
-  Status AppendAll(std::span<const TokenId> ids, const ChunkObserver& after_chunk);
+  Status AppendChunk(std::span<const TokenId> ids, RowRole role, float* out);
+  Status AppendAll(std::span<const TokenId> ids, RowRole role, const ChunkObserver& after_chunk);
+  /// Appends tokens that were held before, each in the role it had.
+  Status AppendAgain(std::span<const TokenId> ids, std::span<const RowRole> ids_roles);
   Status Truncate(std::int64_t length);
   Status Cut(std::int64_t length);
-  std::int64_t Reusable(std::span<const TokenId> prompt) const noexcept;
+  Result<std::int64_t> Reusable(std::span<const TokenId> prompt) const;
   Status TakePrefix(std::span<const TokenId> prompt);
   void KeepPrefix();
   Result<bool> Prefill(std::span<const TokenId> prompt, const GenerateOptions& generate,

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -9,9 +10,12 @@
 /// A session in a file: a snapshot of its sequence, whose user data are, little-endian,
 ///
 ///   i64 number of tokens, i32 each
-///   i64 how many of them were evaluated in steps of many rows
+///   i64 how many of them, from the first, have the bits of a prompt
 ///   u64 the seed that goes on with the random numbers
 ///   i64 number of logits, 0 or those of the vocabulary, f32 each
+///   i64 number of runs of tokens of one role, i64 the length of each; the first run is a prompt's,
+///       the next was decoded, and so on. Without them, what does not have the bits of a prompt was
+///       decoded.
 
 namespace manyhead {
 namespace {
@@ -47,15 +51,41 @@ bool GetCounted(std::string_view& bytes, std::vector<T>& values, std::int64_t mo
   return Get(bytes, values.data(), count);
 }
 
+std::vector<std::int64_t> RunsOf(std::span<const RowRole> roles) {
+  std::vector<std::int64_t> runs;
+  RowRole role = RowRole::kPrefill;
+  for (auto at = roles.begin(); at != roles.end();) {
+    const auto end = std::find_if(at, roles.end(), [&](RowRole other) { return other != role; });
+    runs.push_back(end - at);
+    role = role == RowRole::kPrefill ? RowRole::kDecode : RowRole::kPrefill;
+    at = end;
+  }
+  return runs;
+}
+
+/// What RunsOf gives `runs` for, of `count` tokens; false where there is nothing such.
+bool RolesOf(std::span<const std::int64_t> runs, std::int64_t count, std::vector<RowRole>& roles) {
+  RowRole role = RowRole::kPrefill;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const std::int64_t left = count - std::ssize(roles);
+    if (runs[i] < (i == 0 ? 0 : 1) || runs[i] > left) return false;
+    roles.resize(roles.size() + static_cast<std::size_t>(runs[i]), role);
+    role = role == RowRole::kPrefill ? RowRole::kDecode : RowRole::kPrefill;
+  }
+  return std::ssize(roles) == count;
+}
+
 }  // namespace
 
 Status Session::Impl::Save(const std::string& path) const {
   std::string state;
   PutCounted(state, std::span(tokens));
-  Put(state, &many_rows, 1);
+  Put(state, &as_prompt, 1);
   Put(state, &next_seed, 1);
   PutCounted(state, HasLogits() ? std::span<const float>(logits.data(), logits.size())
                                 : std::span<const float>());
+  const std::vector<std::int64_t> runs = RunsOf(roles);
+  PutCounted(state, std::span(runs));
   return cache.Save(path, {&sequence, 1}, {Fingerprint(), std::move(state)});
 }
 
@@ -81,15 +111,24 @@ Status Session::Impl::Restore(const std::string& path, const SessionRestoreOptio
   std::vector<TokenId> ids;
   ids.reserve(static_cast<std::size_t>(options.context));
   std::vector<float> last_logits;
-  std::int64_t many = 0;
+  std::vector<std::int64_t> runs;
+  std::int64_t prompt = 0;
   std::uint64_t seed = 0;
-  if (!GetCounted(state, ids, held) || !Get(state, &many, 1) || !Get(state, &seed, 1) ||
-      !GetCounted(state, last_logits, vocab()) || !state.empty())
+  if (!GetCounted(state, ids, held) || !Get(state, &prompt, 1) || !Get(state, &seed, 1) ||
+      !GetCounted(state, last_logits, vocab()) ||
+      (!state.empty() && !GetCounted(state, runs, held + 1)) || !state.empty())
     return damaged("is no session's: its user data have another form");
   const auto count = static_cast<std::int64_t>(ids.size());
-  if (count != held || many < 0 || many > held)
-    return damaged("has " + std::to_string(count) + " token ids, " + std::to_string(many) +
-                   " of them of many rows; its sequence has " + std::to_string(held));
+  if (count != held || prompt < 0 || prompt > held)
+    return damaged("has " + std::to_string(count) + " token ids, " + std::to_string(prompt) +
+                   " of them of a prompt; its sequence has " + std::to_string(held));
+  if (runs.empty()) runs = {prompt, held - prompt};
+  if (runs.back() == 0 && runs.size() > 1) runs.pop_back();
+  std::vector<RowRole> held_roles;
+  held_roles.reserve(static_cast<std::size_t>(options.context));
+  if (!RolesOf(runs, held, held_roles))
+    return damaged("has " + std::to_string(runs.size()) + " runs of roles that do not make " +
+                   std::to_string(held) + " tokens");
   for (std::size_t i = 0; i < ids.size(); ++i)
     if (ids[i] < 0 || ids[i] >= vocab())
       return damaged("ids[" + std::to_string(i) + "] = " + std::to_string(ids[i]) +
@@ -100,7 +139,8 @@ Status Session::Impl::Restore(const std::string& path, const SessionRestoreOptio
   cache = *std::move(other);
   sequence = restored->sequences[0];
   tokens = std::move(ids);
-  many_rows = many;
+  roles = std::move(held_roles);
+  as_prompt = prompt;
   next_seed = seed;
   std::copy(last_logits.begin(), last_logits.end(), logits.data());
   logits_length = last_logits.empty() ? -1 : length();

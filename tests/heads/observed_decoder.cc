@@ -57,7 +57,7 @@ void ObservedDecoder::Profile(HeadProfile* profile, const HeadProfileOptions& op
 void ObservedDecoder::Step(std::span<const TokenId> ids) {
   Status status = cache_->Reserve(sequence_, static_cast<std::int64_t>(ids.size()));
   ASSERT_TRUE(status.ok()) << status.message();
-  status = decoder_->Step(*cache_, sequence_, ids, nullptr);
+  status = decoder_->Step(*cache_, sequence_, ids, RowRole::kPrefill, nullptr);
   ASSERT_TRUE(status.ok()) << status.message();
 }
 

@@ -95,7 +95,7 @@ TEST(GemmMemoryTest, RowCountsLeaveNothingBehind) {
   const auto round = [&] {
     for (std::int64_t M = 1; M <= 2000; ++M)
       RunTeam(4, [&](Worker& worker) {
-        RunLinear(worker, *workspace, x.data(), x.stride(), M, {&output, 1});
+        RunLinear(worker, *workspace, x.data(), x.stride(), {.prefill = M}, {&output, 1});
       });
     return ResidentBytes();
   };

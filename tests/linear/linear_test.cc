@@ -73,6 +73,10 @@ constexpr Shape kShapes[] = {{1, 1, 1},  {2, 3, 2},   {5, 2, 3},   {3, 7, 4},
 
 enum class Storage { kRows, kPacked };
 
+constexpr RowRole kRoles[] = {RowRole::kPrefill, RowRole::kDecode};
+
+const char* NameOf(RowRole role) { return role == RowRole::kDecode ? " decode" : " prefill"; }
+
 using Case = std::tuple<Isa, WeightType, MathMode, Storage>;
 
 class LinearTest : public ::testing::TestWithParam<Case> {
@@ -86,10 +90,10 @@ class LinearTest : public ::testing::TestWithParam<Case> {
   Isa isa() const { return std::get<0>(GetParam()); }
   WeightType type() const { return std::get<1>(GetParam()); }
   MathMode math() const { return std::get<2>(GetParam()); }
-  Rounding Rounded(std::int64_t M) const {
+  Rounding Rounded(RowRole role) const {
     const bool blocks = WeightBlockOf(type()).elements > 1;
     if (math() == MathMode::kExact) return Rounding::kNone;
-    if (M <= kMatvecRows) return blocks ? Rounding::kInt8 : Rounding::kNone;
+    if (role == RowRole::kDecode) return blocks ? Rounding::kInt8 : Rounding::kNone;
     if (packed() && (isa() == Isa::kAvx2 || isa() == Isa::kAvx512)) return Rounding::kInt8;
     const bool tiles = isa() == Isa::kAmx && (blocks || type() == WeightType::kBf16);
     return tiles ? Rounding::kBf16 : Rounding::kNone;
@@ -98,24 +102,30 @@ class LinearTest : public ::testing::TestWithParam<Case> {
     const std::int64_t block = WeightBlockOf(type()).elements;
     return block == 1 ? 17 * blocks : block * blocks;
   }
-  RunOptions Options(int threads = 1) const { return {isa(), math(), threads, nullptr}; }
+  RunOptions Options(int threads = 1, RowRole role = RowRole::kPrefill) const {
+    return {isa(), math(), threads, nullptr, role};
+  }
 
   void ExpectRight(std::int64_t rows, std::int64_t cols, std::int64_t M, int threads) const {
     SCOPED_TRACE(Describe(type(), isa(), rows, cols, M));
     Weight weight(type(), rows, cols, 11);
     const Matrix x = Matrix::RandomRows(M, cols, 12);
     const std::vector<float> bias = Random(13).Vector(rows), w = weight.Widened();
-    RunOptions options = Options(threads);
-    options.bias = bias.data();
-    const Matrix y = Multiply(ViewOf(weight), x, options);
-    for (std::int64_t m = 0; m < M; ++m) {
-      for (std::int64_t r = 0; r < rows; ++r) {
-        const Reference expected = Compute(weight.view(), w.data() + r * cols, x.row(m),
-                                           bias[static_cast<std::size_t>(r)], isa(), Rounded(M));
-        ASSERT_NEAR(y.row(m)[r], expected.value, expected.tolerance) << "m " << m << " r " << r;
+    for (const RowRole role : kRoles) {
+      RunOptions options = Options(threads, role);
+      options.bias = bias.data();
+      const Matrix y = Multiply(ViewOf(weight), x, options);
+      for (std::int64_t m = 0; m < M; ++m) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const Reference expected =
+              Compute(weight.view(), w.data() + r * cols, x.row(m),
+                      bias[static_cast<std::size_t>(r)], isa(), Rounded(role));
+          ASSERT_NEAR(y.row(m)[r], expected.value, expected.tolerance)
+              << "m " << m << " r " << r << NameOf(role);
+        }
       }
+      EXPECT_TRUE(y.PaddingIntact());
     }
-    EXPECT_TRUE(y.PaddingIntact());
   }
 };
 
@@ -130,43 +140,90 @@ TEST_P(LinearTest, SeveralPanelsAndColumnChunks) {
 
 TEST_P(LinearTest, SameBitsForEveryThreadCount) {
   Weight weight(type(), 261, Cols(8), 21);
-  for (std::int64_t M : {1, 3, 8, 30}) {
-    const Matrix x = Matrix::RandomRows(M, weight.view().cols, 22);
-    const Matrix one = Multiply(ViewOf(weight), x, Options(1));
-    for (int threads : {2, 3, 5, 8})
-      EXPECT_TRUE(one.Same(Multiply(ViewOf(weight), x, Options(threads))))
-          << Describe(type(), isa(), 261, weight.view().cols, M) << " threads " << threads;
+  for (std::int64_t M : {1, 3, 8, 30, 70})
+    for (const RowRole role : kRoles) {
+      const Matrix x = Matrix::RandomRows(M, weight.view().cols, 22);
+      const Matrix one = Multiply(ViewOf(weight), x, Options(1, role));
+      for (int threads : {2, 3, 5, 8})
+        EXPECT_TRUE(one.Same(Multiply(ViewOf(weight), x, Options(threads, role))))
+            << Describe(type(), isa(), 261, weight.view().cols, M) << " threads " << threads
+            << NameOf(role);
+    }
+}
+
+TEST_P(LinearTest, ARowDoesNotDependOnTheOthersOfItsRole) {
+  Weight weight(type(), 13, Cols(9), 31);
+  const Matrix x = Matrix::RandomRows(513, weight.view().cols, 32);
+  for (const RowRole role : kRoles) {
+    const auto first_rows = [&](std::int64_t M) {
+      Matrix part(M, weight.view().cols, 0);
+      for (std::int64_t m = 0; m < M; ++m) std::copy_n(x.row(m), weight.view().cols, part.row(m));
+      return Multiply(ViewOf(weight), part, Options(1, role));
+    };
+    const Matrix many = first_rows(513);
+    for (std::int64_t M :
+         {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 23, 24, 25, 32, 33, 48, 64, 65, 129, 512}) {
+      const Matrix y = first_rows(M);
+      for (std::int64_t m = 0; m < M; ++m)
+        ASSERT_TRUE(y.SameRow(m, many, m))
+            << WeightTypeName(type()) << NameOf(role) << " M " << M << " m " << m;
+    }
   }
 }
 
-TEST_P(LinearTest, ARowDoesNotDependOnTheOthersOfItsKind) {
-  Weight weight(type(), 13, Cols(9), 31);
-  const Matrix x = Matrix::RandomRows(513, weight.view().cols, 32);
-  const auto first_rows = [&](std::int64_t M) {
-    Matrix part(M, weight.view().cols, 0);
-    for (std::int64_t m = 0; m < M; ++m) std::copy_n(x.row(m), weight.view().cols, part.row(m));
-    return Multiply(ViewOf(weight), part, Options());
+/// One call for rows of both roles, some of which begin a sequence, gives each what a call for it
+/// alone gives; a beginning is never rounded to int8.
+TEST_P(LinearTest, RowsOfAMixedCallAreThoseOfEachAlone) {
+  Weight weight(type(), 37, Cols(5), 33);
+  const WeightView view = ViewOf(weight);
+  struct Mix {
+    std::int64_t decode, prefill;
+    std::vector<std::int64_t> beginnings;
   };
-  const Matrix eight = first_rows(8), many = first_rows(513);
-  for (std::int64_t M = 1; M < 8; ++M) {
-    const Matrix y = first_rows(M);
-    for (std::int64_t m = 0; m < M; ++m)
-      EXPECT_TRUE(y.SameRow(m, eight, m)) << WeightTypeName(type()) << " M " << M << " m " << m;
-  }
-  for (std::int64_t M : {9, 16, 23, 24, 25, 32, 33, 48, 100, 128, 256, 500, 512}) {
-    const Matrix y = first_rows(M);
-    for (std::int64_t m = 0; m < M; ++m)
-      ASSERT_TRUE(y.SameRow(m, many, m)) << WeightTypeName(type()) << " M " << M << " m " << m;
+  const Mix mixes[] = {{1, 0, {0}},          {0, 1, {0}},
+                       {3, 2, {}},           {5, 20, {5}},
+                       {9, 3, {0, 1, 9}},    {70, 33, {4, 60, 68, 69, 70, 90}},
+                       {2, 2, {0, 1, 2, 3}}, {12, 0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}}};
+  for (const auto& [decode, prefill, beginnings] : mixes) {
+    const std::int64_t M = decode + prefill;
+    const Matrix x = Matrix::RandomRows(M, view.cols, 34);
+    Matrix y(M, view.rows, 2);
+    const std::vector<float> bias = Random(35).Vector(view.rows);
+    const LinearOutput output = {&view, y.data(), y.stride(), bias.data()};
+    Result<LinearWorkspace> workspace = LinearWorkspace::Create({view.cols, M, 2, isa(), math()});
+    ASSERT_TRUE(workspace.ok());
+    RunTeam(2, [&](Worker& worker) {
+      RunLinear(worker, *workspace, x.data(), x.stride(), {decode, prefill, beginnings},
+                {&output, 1});
+    });
+    EXPECT_TRUE(y.PaddingIntact());
+    for (std::int64_t m = 0; m < M; ++m) {
+      Matrix alone(1, view.cols, 0);
+      std::copy_n(x.row(m), view.cols, alone.row(0));
+      const RowRole role = m < decode ? RowRole::kDecode : RowRole::kPrefill;
+      RunOptions options = Options(1, role);
+      options.bias = bias.data();
+      const bool begins = std::binary_search(beginnings.begin(), beginnings.end(), m);
+      if (begins && Rounded(role) == Rounding::kInt8)
+        options = {isa(), MathMode::kExact, 1, bias.data(), RowRole::kDecode};
+      ASSERT_TRUE(y.SameRow(m, Multiply(view, alone, options), 0))
+          << Describe(type(), isa(), 37, view.cols, M) << " m " << m << NameOf(role);
+      if (begins && Rounded(role) == Rounding::kInt8) {
+        options.math = MathMode::kFast;
+        EXPECT_FALSE(y.SameRow(m, Multiply(view, alone, options), 0)) << "beginnings are exact";
+      }
+    }
   }
 }
 
 TEST_P(LinearTest, ZeroActivationsGiveTheBias) {
   Weight weight(type(), 5, Cols(3), 41);
   const std::vector<float> bias = Random(42).Vector(5);
-  for (std::int64_t M : {1, 10}) {
+  for (const RowRole role : kRoles) {
+    const std::int64_t M = 10;
     Matrix x(M, weight.view().cols, 1);
     for (std::int64_t m = 0; m < M; ++m) std::fill_n(x.row(m), weight.view().cols, 0.0F);
-    RunOptions options = Options();
+    RunOptions options = Options(1, role);
     options.bias = bias.data();
     const Matrix y = Multiply(ViewOf(weight), x, options);
     for (std::int64_t m = 0; m < M; ++m)
@@ -180,19 +237,20 @@ TEST_P(LinearTest, ExtremeActivations) {
   const std::vector<float> w = weight.Widened();
   const std::int64_t cols = weight.view().cols;
   for (float outlier : {1e30F, -1e-30F, 1e-40F, -3e-39F}) {
-    for (std::int64_t M : {2, 10}) {
+    for (const RowRole role : kRoles) {
+      const std::int64_t M = 10;
       Matrix x = Matrix::RandomRows(M, cols, 52);
       for (std::int64_t m = 0; m < M; ++m) {
         if (std::fabs(outlier) < 1) std::fill_n(x.row(m), cols, 0.0F);
         x.row(m)[cols / 2] = outlier;
       }
-      const Matrix y = Multiply(ViewOf(weight), x, Options());
+      const Matrix y = Multiply(ViewOf(weight), x, Options(1, role));
       for (std::int64_t r = 0; r < 6; ++r) {
         const Reference expected =
-            Compute(weight.view(), w.data() + r * cols, x.row(0), 0, isa(), Rounded(M));
+            Compute(weight.view(), w.data() + r * cols, x.row(0), 0, isa(), Rounded(role));
         // Denormal activations count as zero.
         EXPECT_NEAR(y.row(0)[r], expected.value, expected.tolerance + 1e-37)
-            << outlier << " M " << M;
+            << outlier << NameOf(role);
       }
     }
   }
@@ -201,24 +259,27 @@ TEST_P(LinearTest, ExtremeActivations) {
 TEST_P(LinearTest, ANonFiniteActivationReachesItsOwnRowOnly) {
   Weight weight(type(), 6, Cols(3), 61);
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
-                    -std::numeric_limits<float>::infinity()}) {
-    Matrix x = Matrix::RandomRows(3, weight.view().cols, 62);
-    const Matrix before = Multiply(ViewOf(weight), x, Options());
-    x.row(1)[weight.view().cols - 1] = bad;
-    const Matrix after = Multiply(ViewOf(weight), x, Options());
-    EXPECT_TRUE(after.SameRow(0, before, 0));
-    EXPECT_TRUE(after.SameRow(2, before, 2));
-    for (std::int64_t r = 0; r < 6; ++r) EXPECT_FALSE(std::isfinite(after.row(1)[r])) << r;
-  }
+                    -std::numeric_limits<float>::infinity()})
+    for (const RowRole role : kRoles) {
+      Matrix x = Matrix::RandomRows(3, weight.view().cols, 62);
+      const Matrix before = Multiply(ViewOf(weight), x, Options(1, role));
+      x.row(1)[weight.view().cols - 1] = bad;
+      const Matrix after = Multiply(ViewOf(weight), x, Options(1, role));
+      EXPECT_TRUE(after.SameRow(0, before, 0));
+      EXPECT_TRUE(after.SameRow(2, before, 2));
+      for (std::int64_t r = 0; r < 6; ++r)
+        EXPECT_FALSE(std::isfinite(after.row(1)[r])) << r << NameOf(role);
+    }
 }
 
 TEST_P(LinearTest, AnyWeightBytesAreRead) {
   Weight weight(type(), 5, Cols(3), 71);
   const auto run_all = [&] {
-    for (std::int64_t M : {1, 2, 5, 9}) {
-      const Matrix x = Matrix::RandomRows(M, weight.view().cols, 72);
-      EXPECT_TRUE(Multiply(ViewOf(weight), x, Options()).PaddingIntact());
-    }
+    for (std::int64_t M : {1, 2, 5, 9})
+      for (const RowRole role : kRoles) {
+        const Matrix x = Matrix::RandomRows(M, weight.view().cols, 72);
+        EXPECT_TRUE(Multiply(ViewOf(weight), x, Options(1, role)).PaddingIntact());
+      }
   };
   for (int value : {0xff, 0x00, 0x7f, 0x80}) {
     weight.Fill(static_cast<std::byte>(value));
@@ -259,8 +320,9 @@ TEST(LinearIsaTest, FastProductsOfAvx2AndAvx512HaveTheSameBits) {
     if (WeightBlockOf(type).elements == 1) continue;
     const Weight weight(type, 7, 5 * WeightBlockOf(type).elements, 81);
     const Matrix x = Matrix::RandomRows(7, weight.view().cols, 82);
-    EXPECT_TRUE(Multiply(weight.view(), x, {Isa::kAvx2, MathMode::kFast, 1, nullptr})
-                    .Same(Multiply(weight.view(), x, {Isa::kAvx512, MathMode::kFast, 1, nullptr})))
+    const RunOptions avx2 = {Isa::kAvx2, MathMode::kFast, 1, nullptr, RowRole::kDecode};
+    const RunOptions avx512 = {Isa::kAvx512, MathMode::kFast, 1, nullptr, RowRole::kDecode};
+    EXPECT_TRUE(Multiply(weight.view(), x, avx2).Same(Multiply(weight.view(), x, avx512)))
         << WeightTypeName(type);
   }
 }
@@ -270,22 +332,23 @@ TEST(LinearOutputsTest, SharedActivationsGiveWhatSingleProductsGive) {
   const Weight q(WeightType::kQ4_K, 70, 512, 91), k(WeightType::kQ5_0, 33, 512, 92),
       v(WeightType::kF16, 1, 512, 93);
   const std::vector<float> bias = Random(94).Vector(33);
-  for (std::int64_t M : {1, 8, 50}) {
-    const Matrix x = Matrix::RandomRows(M, 512, 95);
-    Matrix y_q(M, 70, 2), y_k(M, 33, 2), y_v(M, 1, 2);
-    const LinearOutput outputs[] = {{&q.view(), y_q.data(), y_q.stride(), nullptr},
-                                    {&k.view(), y_k.data(), y_k.stride(), bias.data()},
-                                    {&v.view(), y_v.data(), y_v.stride(), nullptr}};
-    Result<LinearWorkspace> workspace =
-        LinearWorkspace::Create({1024, 64, 3, isa, MathMode::kFast});
-    ASSERT_TRUE(workspace.ok());
-    RunTeam(3, [&](Worker& worker) {
-      RunLinear(worker, *workspace, x.data(), x.stride(), M, outputs);
-    });
-    EXPECT_TRUE(y_q.Same(Multiply(q.view(), x, {isa, MathMode::kFast, 1, nullptr})));
-    EXPECT_TRUE(y_k.Same(Multiply(k.view(), x, {isa, MathMode::kFast, 1, bias.data()})));
-    EXPECT_TRUE(y_v.Same(Multiply(v.view(), x, {isa, MathMode::kFast, 1, nullptr})));
-  }
+  for (std::int64_t M : {1, 8, 50})
+    for (const RowRole role : kRoles) {
+      const Matrix x = Matrix::RandomRows(M, 512, 95);
+      Matrix y_q(M, 70, 2), y_k(M, 33, 2), y_v(M, 1, 2);
+      const LinearOutput outputs[] = {{&q.view(), y_q.data(), y_q.stride(), nullptr},
+                                      {&k.view(), y_k.data(), y_k.stride(), bias.data()},
+                                      {&v.view(), y_v.data(), y_v.stride(), nullptr}};
+      Result<LinearWorkspace> workspace =
+          LinearWorkspace::Create({1024, 64, 3, isa, MathMode::kFast});
+      ASSERT_TRUE(workspace.ok());
+      RunTeam(3, [&](Worker& worker) {
+        RunLinear(worker, *workspace, x.data(), x.stride(), RowsOf(M, role), outputs);
+      });
+      EXPECT_TRUE(y_q.Same(Multiply(q.view(), x, {isa, MathMode::kFast, 1, nullptr, role})));
+      EXPECT_TRUE(y_k.Same(Multiply(k.view(), x, {isa, MathMode::kFast, 1, bias.data(), role})));
+      EXPECT_TRUE(y_v.Same(Multiply(v.view(), x, {isa, MathMode::kFast, 1, nullptr, role})));
+    }
 }
 
 TEST(LinearOutputsTest, NoRowsOrNoOutputsDoNothing) {
@@ -297,8 +360,8 @@ TEST(LinearOutputsTest, NoRowsOrNoOutputsDoNothing) {
   const LinearOutput output = {&weight.view(), y.data(), 3, nullptr};
   const float x[5] = {};
   RunTeam(2, [&](Worker& worker) {
-    RunLinear(worker, *workspace, x, 5, 0, {&output, 1});
-    RunLinear(worker, *workspace, x, 5, 1, {});
+    RunLinear(worker, *workspace, x, 5, {}, {&output, 1});
+    RunLinear(worker, *workspace, x, 5, {.decode = 1}, {});
   });
   EXPECT_TRUE(y.Same(untouched));
 }
@@ -323,33 +386,53 @@ TEST(LinearWorkspaceTest, SizeGrowsWithThreadsAndRows) {
   const auto size = [](std::int64_t max_rows, int threads, MathMode math) {
     return LinearWorkspace::Create({8960, max_rows, threads, Isa::kScalar, math})->size_bytes();
   };
-  // A group of 16 rows, unpacked.
-  EXPECT_EQ(size(8, 1, MathMode::kExact), 16 * 8960 / 32 * 34);
-  EXPECT_EQ(size(1, 2, MathMode::kFast), 2 * size(1, 1, MathMode::kFast));
-  // Besides, two int8 copies; four numbers of 4 bytes, two of 4 and one of 2 for each 32, in whole
-  // cache lines.
-  EXPECT_EQ(size(1, 1, MathMode::kFast),
-            size(1, 1, MathMode::kExact) + 2 * 8960 + 4 * 1152 + 2 * 1152 + 576);
-  EXPECT_GT(size(9, 1, MathMode::kExact), 0);
-  EXPECT_EQ(size(9, 1, MathMode::kExact), size(4096, 1, MathMode::kExact));
+  // A panel of weights, and a group of 16 rows, unpacked; padded rows of a panel's products, and of
+  // activations, which the threads share.
+  const std::int64_t thread = 96 * 1536 * 4 + 16 * 8960 / 32 * 34 + 24 * 96 * 4;
+  const std::int64_t shared = 24 * 8960 * 4;
+  EXPECT_EQ(size(1, 1, MathMode::kExact), thread + shared);
+  EXPECT_EQ(size(4096, 3, MathMode::kExact), 3 * thread + shared);
+  // Besides, for each row two int8 copies; four numbers of 4 bytes, two of 4 and one of 2 for each
+  // 32, in whole cache lines.
+  const std::int64_t row = 2 * 8960 + 4 * 1152 + 2 * 1152 + 576;
+  EXPECT_EQ(size(1, 1, MathMode::kFast), size(1, 1, MathMode::kExact) + row);
+  // More rows than a thread rounds for itself are shared, up to 64 of them.
+  EXPECT_GT(size(9, 1, MathMode::kFast), size(8, 1, MathMode::kFast));
+  EXPECT_EQ(size(64, 1, MathMode::kFast), size(4096, 1, MathMode::kFast));
 }
 
-TEST(LinearPathTest, NamesWhatRuns) {
-  EXPECT_STREQ(LinearPathName({.type = WeightType::kQ4_K}, Isa::kAvx512, MathMode::kFast, 8),
-               "matvec int8 avx512");
-  EXPECT_STREQ(LinearPathName({.type = WeightType::kQ4_K}, Isa::kAvx2, MathMode::kExact, 1),
-               "matvec f32 avx2");
-  EXPECT_STREQ(LinearPathName({.type = WeightType::kF16}, Isa::kScalar, MathMode::kFast, 1),
-               "matvec f32 scalar");
-  // f16 weights are widened too, never handed to a library that may have only a slow path for them.
-  EXPECT_STREQ(LinearPathName({.type = WeightType::kF16}, Isa::kAvx2, MathMode::kFast, 9),
-               "onednn f32");
-  EXPECT_STREQ(LinearPathName({.type = WeightType::kF16}, Isa::kAmx, MathMode::kFast, 9),
-               "onednn f32");
-  EXPECT_STREQ(LinearPathName({.type = WeightType::kQ4_K}, Isa::kAmx, MathMode::kFast, 9),
-               "tiles bf16 amx");
-  EXPECT_STREQ(LinearPathName({.type = WeightType::kQ4_K}, Isa::kAmx, MathMode::kExact, 9),
-               "onednn f32");
+TEST(LinearPathTest, TheNameFollowsRoleWeightMathAndIsa) {
+  const struct {
+    WeightType type;
+    bool packed;
+    Isa isa;
+    MathMode math;
+    const char* decode;
+    const char* prefill;
+  } cases[] = {
+      {WeightType::kQ4_K, false, Isa::kScalar, MathMode::kFast, "matvec int8 scalar", "onednn f32"},
+      {WeightType::kQ4_K, true, Isa::kScalar, MathMode::kFast, "matvec int8 scalar", "onednn f32"},
+      {WeightType::kQ4_K, false, Isa::kAvx512, MathMode::kFast, "matvec int8 avx512", "onednn f32"},
+      {WeightType::kQ4_K, true, Isa::kAvx2, MathMode::kFast, "packed int8 avx2",
+       "packed int8 avx2"},
+      {WeightType::kQ4_K, true, Isa::kAvx512, MathMode::kFast, "packed int8 avx512",
+       "packed int8 avx512"},
+      {WeightType::kQ4_K, true, Isa::kAmx, MathMode::kFast, "packed int8 avx512", "tiles bf16 amx"},
+      {WeightType::kQ8_0, false, Isa::kAmx, MathMode::kFast, "matvec int8 avx512",
+       "tiles bf16 amx"},
+      {WeightType::kQ4_K, true, Isa::kAmx, MathMode::kExact, "matvec f32 avx512", "onednn f32"},
+      {WeightType::kQ4_K, false, Isa::kAvx2, MathMode::kExact, "matvec f32 avx2", "onednn f32"},
+      {WeightType::kBf16, false, Isa::kAmx, MathMode::kFast, "matvec f32 avx512", "tiles bf16 amx"},
+      // f16 weights are widened too, never handed to a library that may have only a slow path.
+      {WeightType::kF16, false, Isa::kAmx, MathMode::kFast, "matvec f32 avx512", "onednn f32"},
+      {WeightType::kF32, false, Isa::kScalar, MathMode::kFast, "matvec f32 scalar", "onednn f32"},
+  };
+  for (const auto& one : cases) {
+    const WeightView view = {.type = one.type, .packed = one.packed};
+    EXPECT_STREQ(LinearPathName(view, one.isa, one.math, RowRole::kDecode), one.decode);
+    EXPECT_STREQ(LinearPathName(view, one.isa, one.math, RowRole::kPrefill), one.prefill);
+    EXPECT_EQ(RolesAgree(view, one.isa, one.math), std::string(one.decode) == one.prefill);
+  }
 }
 
 }  // namespace

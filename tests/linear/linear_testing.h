@@ -180,7 +180,12 @@ struct RunOptions {
   MathMode math = MathMode::kExact;
   int threads = 1;
   const float* bias = nullptr;
+  RowRole role = RowRole::kPrefill;
 };
+
+inline LinearRows RowsOf(std::int64_t M, RowRole role) {
+  return role == RowRole::kDecode ? LinearRows{.decode = M} : LinearRows{.prefill = M};
+}
 
 /// One product through a workspace of exactly its size.
 inline Matrix Multiply(const WeightView& weight, const Matrix& x, const RunOptions& options) {
@@ -190,7 +195,8 @@ inline Matrix Multiply(const WeightView& weight, const Matrix& x, const RunOptio
   if (!workspace.ok()) return y;
   const LinearOutput output = {&weight, y.data(), y.stride(), options.bias};
   RunTeam(options.threads, [&](Worker& worker) {
-    RunLinear(worker, *workspace, x.data(), x.stride(), x.rows(), {&output, 1});
+    RunLinear(worker, *workspace, x.data(), x.stride(), RowsOf(x.rows(), options.role),
+              {&output, 1});
   });
   return y;
 }

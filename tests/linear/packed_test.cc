@@ -162,39 +162,5 @@ TEST(PackedVariantsTest, LargestSumsDoNotOverflow) {
   }
 }
 
-/// Row 0 more exactly, the others as ever.
-TEST(FirstRowTest, GoesItsOwnWay) {
-  for (Isa isa : SupportedIsas()) {
-    Weight q(WeightType::kQ4_K, 40, 512, 14);
-    const Weight f(WeightType::kF16, 9, 512, 15);
-    const WeightView packed = q.Packed();
-    for (std::int64_t M : {1, 2, 8, 9, 30}) {
-      const Matrix x = Matrix::RandomRows(M, 512, 16);
-      Matrix y(M, 40, 2), y_f(M, 9, 2);
-      const LinearOutput outputs[] = {{&packed, y.data(), y.stride(), nullptr},
-                                      {&f.view(), y_f.data(), y_f.stride(), nullptr}};
-      Result<LinearWorkspace> workspace =
-          LinearWorkspace::Create({512, 30, 2, isa, MathMode::kFast});
-      ASSERT_TRUE(workspace.ok());
-      RunTeam(2, [&](Worker& worker) {
-        RunLinear(worker, *workspace, x.data(), x.stride(), M, outputs, LinearMath::kInt8,
-                  LinearMath::kF32);
-      });
-      const Matrix plain = Multiply(packed, x, {isa, MathMode::kFast, 1, nullptr});
-      const bool tiles = isa == Isa::kAmx && M > kMatvecRows;  // bf16 for all
-      if (tiles) {
-        EXPECT_TRUE(y.SameRow(0, plain, 0));
-      } else if (M <= kMatvecRows || isa != Isa::kScalar) {
-        const Matrix first = Matrix::RandomRows(1, 512, 16);
-        EXPECT_TRUE(y.SameRow(0, Multiply(packed, first, {isa, MathMode::kExact, 1, nullptr}), 0))
-            << IsaName(isa) << " M " << M;
-        EXPECT_FALSE(y.SameRow(0, plain, 0)) << IsaName(isa) << " M " << M;
-      }
-      for (std::int64_t m = 1; m < M; ++m) EXPECT_TRUE(y.SameRow(m, plain, m));
-      EXPECT_TRUE(y_f.Same(Multiply(f.view(), x, {isa, MathMode::kFast, 1, nullptr})));
-    }
-  }
-}
-
 }  // namespace
 }  // namespace manyhead

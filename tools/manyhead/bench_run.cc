@@ -43,12 +43,12 @@ TokenId BenchRunner::IdAt(std::int64_t position) const {
 bool BenchRunner::AppendFixed(std::int64_t count) {
   std::vector<TokenId> ids;
   for (std::int64_t i = 0; i < count; ++i) ids.push_back(IdAt(session_->length() + i));
-  return Append(ids);
+  return Append(ids, RowRole::kPrefill);
 }
 
-bool BenchRunner::Append(std::span<const TokenId> ids) {
+bool BenchRunner::Append(std::span<const TokenId> ids, RowRole role) {
   if (Interrupted().load()) return false;
-  const Result<std::span<const float>> logits = session_->Append(ids);
+  const Result<std::span<const float>> logits = session_->Append(ids, role);
   if (!logits.ok()) {
     status_ = logits.status();
     return false;
@@ -91,7 +91,7 @@ bool BenchRunner::Decode(std::int64_t count) {
   ids_.clear();
   TokenId id = IdAt(session_->length());
   for (std::int64_t i = 0; i < count; ++i) {
-    if (!Append(std::span(&id, 1))) return false;
+    if (!Append(std::span(&id, 1), RowRole::kDecode)) return false;
     id = best_id_;
     ids_.push_back(id);
   }

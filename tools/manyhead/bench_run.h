@@ -46,7 +46,7 @@ class BenchRunner {
   /// Makes the session hold exactly the first `depth` fixed ids.
   bool Rewind(std::int64_t depth);
   bool AppendFixed(std::int64_t count);
-  bool Append(std::span<const TokenId> ids);
+  bool Append(std::span<const TokenId> ids, RowRole role);
   bool Prefill(std::int64_t count);
   bool Decode(std::int64_t count);
   bool WarmUp(const BenchTest& test);

@@ -43,7 +43,8 @@ Status AppendText(Session& session, std::span<const TokenId> ids, std::int64_t t
                   Progress& progress) {
   while (!ids.empty() && !Interrupted().load()) {
     const auto step = ids.first(std::min(ids.size(), static_cast<std::size_t>(kStep)));
-    if (const auto logits = session.Append(step); !logits.ok()) return logits.status();
+    if (const auto logits = session.Append(step, RowRole::kPrefill); !logits.ok())
+      return logits.status();
     ids = ids.subspan(step.size());
     progress.Update(session.length(), total);
   }

@@ -53,7 +53,7 @@ Result<Cost> MeasureCost(const Model& model, const Flags& flags, std::span<const
   Result<Session> session = Session::Create(model, options);
   if (!session.ok()) return session.status();
   const auto start = std::chrono::steady_clock::now();
-  if (Status status = session->Append(ids).status(); !status.ok()) return status;
+  if (Status status = session->Append(ids, RowRole::kPrefill).status(); !status.ok()) return status;
   Cost cost;
   cost.prefill_rate = static_cast<double>(ids.size()) / SecondsSince(start);
   cost.kv_bytes = session->cache().usage().used_bytes;

@@ -233,7 +233,8 @@ Status Evaluate(Session& session, std::span<const TokenId> ids) {
     if (Interrupted().load())
       return Status(StatusCode::kIoError, "heads report: interrupted before the text's end");
     const auto step = ids.first(std::min(ids.size(), static_cast<std::size_t>(kStep)));
-    if (const auto logits = session.Append(step); !logits.ok()) return logits.status();
+    if (const auto logits = session.Append(step, RowRole::kPrefill); !logits.ok())
+      return logits.status();
     ids = ids.subspan(step.size());
     progress.Update(session.length(), total);
   }

@@ -90,7 +90,8 @@ Status AppendTimed(const Model& model, Session& session, std::int64_t count, std
       ids.push_back(static_cast<TokenId>((mixed >> 33) % vocab));
     }
     const std::int64_t start = SteadyNanoseconds();
-    if (const auto logits = session.Append(ids); !logits.ok()) return logits.status();
+    const RowRole role = step == 1 ? RowRole::kDecode : RowRole::kPrefill;
+    if (const auto logits = session.Append(ids, role); !logits.ok()) return logits.status();
     *nanoseconds += SteadyNanoseconds() - start;
     done += static_cast<std::int64_t>(ids.size());
     progress.Update(done, count);

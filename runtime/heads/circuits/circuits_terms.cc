@@ -88,7 +88,7 @@ Status RunText(const Model& model, std::span<const TokenId> ids, const DecoderLi
   if (!cache.ok()) return cache.status();
   if (Status status = cache->cache.Reserve(cache->sequence, limits.max_rows); !status.ok())
     return status;
-  return decoder->Step(cache->cache, cache->sequence, ids, nullptr);
+  return decoder->Step(cache->cache, cache->sequence, ids, RowRole::kPrefill, nullptr);
 }
 
 RowsF ReadRows(const WeightView& weight) {

@@ -71,7 +71,7 @@ Result<OutputGrams> OutputGrams::Create(const Model::Impl& model, Isa isa, int t
             .rows = D, .cols = d, .data = reinterpret_cast<const std::byte*>(head)};
         const LinearOutput output[] = {
             {&weight, layer.grams.data() + h * D * layer.row, layer.row, nullptr}};
-        RunLinear(worker, *linear, head, d, D, output, LinearMath::kF32, LinearMath::kF32);
+        RunLinear(worker, *linear, head, d, {.prefill = D}, output);
       }
       worker.ForEach(H, [&](std::int64_t h) {
         KeepUpperHalf(layer.grams.data() + h * D * layer.row, D, layer.row);

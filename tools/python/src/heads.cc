@@ -30,7 +30,8 @@ void Evaluate(const Model& model, const Ids& ids, const SessionOptions& options,
     std::span<const TokenId> left(ids.data(), ids.shape(0));
     do {
       const auto step = left.first(std::min(left.size(), kStep));
-      if (const auto logits = session->Append(step); !logits.ok()) return logits.status();
+      if (const auto logits = session->Append(step, RowRole::kPrefill); !logits.ok())
+        return logits.status();
       left = left.subspan(step.size());
       const nb::gil_scoped_acquire acquire;
       if (PyErr_CheckSignals() != 0) break;

@@ -180,7 +180,7 @@ void LastLogits(const Model& model, const Ids& ids, const SessionOptions& option
     Result<Session> session = Session::Create(model, options);
     if (!session.ok()) return session.status();
     if (Status status = session->SetAblation(ablation); !status.ok()) return status;
-    const Result<std::span<const float>> logits = session->Append(Span(ids));
+    const Result<std::span<const float>> logits = session->Append(Span(ids), RowRole::kPrefill);
     if (!logits.ok()) return logits.status();
     std::copy(logits->begin(), logits->end(), out.data());
     return Status();
