@@ -116,7 +116,7 @@ mh_status mh_session_append_as(mh_session* session, const int32_t* ids, size_t c
   return Call(session, [&]() -> Outcome {
     if (auto error = CheckArray(ids, count, "ids")) return *error;
     if (role != MH_ROLE_PREFILL && role != MH_ROLE_DECODE)
-      return Status(StatusCode::kInvalidArgument,
+      return Status(manyhead::StatusCode::kInvalidArgument,
                     "role = " + std::to_string(static_cast<int>(role)) +
                         "; expected 0 (prefill) or 1 (decode)");
     const auto appended =
