@@ -10,6 +10,7 @@
 #include "manyhead/head_id.h"
 #include "manyhead/heads.h"
 #include "manyhead/isa.h"
+#include "manyhead/kinds.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/memory.h"
 #include "manyhead/model.h"

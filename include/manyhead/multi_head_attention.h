@@ -8,6 +8,7 @@
 
 #include "manyhead/attention.h"
 #include "manyhead/export.h"
+#include "manyhead/kinds.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/rope.h"
 #include "manyhead/status.h"

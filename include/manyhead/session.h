@@ -15,6 +15,7 @@
 #include "manyhead/export.h"
 #include "manyhead/heads.h"
 #include "manyhead/isa.h"
+#include "manyhead/kinds.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
 #include "manyhead/sampling.h"

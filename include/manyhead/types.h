@@ -73,19 +73,12 @@ std::optional<WeightBlock> FindWeightBlock(std::uint32_t gguf_type_id) noexcept;
 /// The block of `type`.
 WeightBlock WeightBlockOf(WeightType type) noexcept;
 
-/// Arithmetic of products with low-bit weights. The first token of a sequence keeps f32 activations
-/// in both where they would be int8: the largest activations of a model stand there.
+/// Arithmetic of products with low-bit weights.
 enum class MathMode : std::uint8_t {
   kExact,  ///< weights as stored, f32 activations
-  kFast,   ///< low-bit weights: int8 activations, or both rounded to bf16; see RowRole
-};
-
-/// What a token is evaluated as. Its role, its position, the weights' types, MathMode and the
-/// instruction set decide the arithmetic of its products; the number of tokens that are evaluated
-/// together never does.
-enum class RowRole : std::uint8_t {
-  kPrefill,  ///< part of a prompt: the products that are fastest for many tokens
-  kDecode,   ///< generated, or a draft to be verified: the products that are fastest for one
+  /// low-bit weights: int8 activations, or both rounded to bf16, as kinds.h has it for RowRole. The
+  /// first token of a sequence is never rounded to int8.
+  kFast,
 };
 
 }  // namespace manyhead

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "manyhead/isa.h"
+#include "manyhead/kinds.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 #include "runtime/platform/team.h"
