@@ -91,6 +91,33 @@ const char* mh_status_name(mh_status status);
 /// The thread count that 0 stands for: CPUs this process may use, no more than its cgroup's quota.
 int mh_default_threads(void);
 
+/// A worker's part of a parallel step: an executor calls it as task(task_context, worker).
+typedef void (*mh_executor_task)(void* task_context, int worker);
+/// Calls task(task_context, i) once for each i of 0 .. num_workers - 1, from num_workers threads at
+/// the same time, and returns when all these calls have returned. Called by every thread that uses
+/// the library. ExecutorRun in threads.h says what becomes of a step where it does less.
+typedef void (*mh_executor_run)(void* context, int num_workers, mh_executor_task task,
+                                void* task_context);
+
+/// Whose threads parallel work uses; see ThreadsOptions in threads.h.
+typedef struct mh_threads_options {
+  size_t struct_size;   ///< set by mh_threads_options_init
+  const char* team;     ///< "own", "openmp", "executor"; NULL = what MANYHEAD_TEAM names, or own
+  mh_executor_run run;  ///< of the team "executor", and only there
+  void* context;        ///< first argument of run
+  int max_workers;      ///< threads that run has: never asked for more; 0 = unknown
+  int64_t join_timeout_us;  ///< microseconds workers wait for all others to come; default 1000
+} mh_threads_options;
+
+/// The defaults.
+void mh_threads_options_init(mh_threads_options* options);
+/// Sets the team of the process. An executor and its context must last until another team is set;
+/// while it runs a step none can be: MH_UNSUPPORTED. `options` and `message` may be NULL.
+mh_status mh_set_threads(const mh_threads_options* options, mh_message* message);
+/// The team of the calling thread's next step: "own", "openmp" or "executor"; "?" where
+/// MANYHEAD_TEAM names none, which mh_model_load, mh_session_create and mh_plan_create report.
+const char* mh_team_name(void);
+
 /// How mh_model_load loads.
 typedef struct mh_model_options {
   size_t struct_size;  ///< set by mh_model_options_init

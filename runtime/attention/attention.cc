@@ -101,6 +101,7 @@ Result<AttentionPlan> AttentionPlan::Create(const AttentionParams& params) {
   if (!status.ok()) return status;
   const Result<Isa> isa = ResolveIsa(kCreate, params.isa);
   if (!isa.ok()) return isa.status();
+  if (const Result<Team> team = SelectTeam(); !team.ok()) return team.status();
   if (status = CheckStrict(params, *isa); !status.ok()) return status;
   AttentionParams resolved = params;
   resolved.isa = *isa;

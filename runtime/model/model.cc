@@ -15,6 +15,7 @@ Result<Model> Model::Load(const std::string& path, const ModelOptions& options) 
                       "; expected 0 to " + std::to_string(kMaxThreads));
   const Result<Isa> isa = SelectIsa();
   if (!isa.ok()) return isa.status();
+  if (const Result<Team> team = SelectTeam(); !team.ok()) return team.status();
   Result<GgufFile> file = GgufFile::Open(path);
   if (!file.ok()) return file.status();
   file->Prefetch();

@@ -85,13 +85,16 @@ using TeamBody = void (*)(void* context, Worker& worker);
 void RunTeamImpl(int threads, TeamBody body, void* context) noexcept;
 }  // namespace internal
 
-/// Calls body(worker) on `threads` threads at once and returns when all are done. The calling
-/// thread is one of them; the others are its own, kept between calls and asleep when there is
-/// nothing to do. The system may give fewer: worker.count() is the true number. On a machine so
-/// busy that team after team mostly sleeps at its barriers, waiting for one that has no CPU, the
-/// calling thread works alone for ten times as long as the last one slept. Denormals count as zero
-/// inside, and each thread's floating-point state is afterwards what it was. `body` must not throw.
-/// A team within a team is one more set of threads.
+/// Calls body(worker) on `threads` threads at once and returns when all are done. The threads are
+/// those that SelectTeam names: this library's own, of which the calling thread is one and the
+/// others are kept for it between calls and sleep when there is nothing to do; those of an OpenMP
+/// region; or those of the executor that the program gave. There may be fewer: worker.count() is
+/// the true number. On a machine so busy that team after team mostly sleeps at its barriers,
+/// waiting for one that has no CPU, the calling thread works alone for ten times as long as the
+/// last one slept. Denormals count as zero inside, and each thread's floating-point state is
+/// afterwards what it was. `body` must not throw. A team within a team is one more set of own
+/// threads, a nested OpenMP region as the host's OpenMP allows, and one worker of an executor.
+/// Where MANYHEAD_TEAM names no team, which creators report, the threads are this library's own.
 template <class Body>
 void RunTeam(int threads, Body&& body) noexcept {
   internal::RunTeamImpl(

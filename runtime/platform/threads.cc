@@ -1,13 +1,15 @@
 #include "runtime/platform/threads.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
 #include <vector>
+
+#include "runtime/platform/cpu_mask.h"
+#include "runtime/platform/team_backend.h"
+#include "runtime/platform/team_openmp.h"
 
 namespace manyhead {
 namespace {
@@ -65,17 +67,6 @@ int LeastQuota(const std::string& mount, std::string path, Quota quota) {
   return limit;
 }
 
-/// The CPUs of this thread's affinity mask; none when that cannot be had.
-std::vector<int> AffinityCpus() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  std::vector<int> cpus;
-  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
-    if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
-  return cpus;
-}
-
 /// SMT siblings count once: they name the same list.
 int CountCores(const std::string& root, std::span<const int> cpus) {
   std::set<std::string> cores;
@@ -106,8 +97,23 @@ int ThreadsFor(const std::string& root, std::span<const int> cpus) {
   return limit == 0 ? cores : std::min(cores, limit);
 }
 
+std::vector<int> AffinityCpus() {
+  std::vector<int> cpus;
+  CpuMask mask;
+  if (!mask.Read()) return cpus;
+  for (int cpu = 0; cpu < mask.size(); ++cpu)
+    if (mask.Has(cpu)) cpus.push_back(cpu);
+  return cpus;
+}
+
 }  // namespace internal
 
-int DefaultThreads() { return internal::ThreadsFor("", AffinityCpus()); }
+int DefaultThreads() {
+  std::vector<int> cpus;
+  if (const Result<Team> team = SelectTeam(); team.ok() && *team == Team::kOpenMp)
+    cpus = internal::OpenMpCpus();
+  if (cpus.empty()) cpus = internal::AffinityCpus();
+  return std::min(internal::ThreadsFor("", cpus), internal::TeamLimit());
+}
 
 }  // namespace manyhead

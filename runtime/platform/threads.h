@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "manyhead/threads.h"
 
@@ -12,5 +13,8 @@ int CgroupCpuLimit(const std::string& root);
 
 /// DefaultThreads() of a thread that may run on `cpus`, with the quota and topology under `root`.
 int ThreadsFor(const std::string& root, std::span<const int> cpus);
+
+/// The CPUs of the calling thread's affinity mask, in order; none when that cannot be had.
+std::vector<int> AffinityCpus();
 
 }  // namespace manyhead::internal

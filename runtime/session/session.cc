@@ -41,6 +41,7 @@ Status CompleteSessionOptions(const ModelConfig& config, SessionOptions& options
   const Result<Isa> isa = ResolveIsa("Session", options.isa);
   if (!isa.ok()) return isa.status();
   options.isa = *isa;
+  if (const Result<Team> team = SelectTeam(); !team.ok()) return team.status();
   return {};
 }
 

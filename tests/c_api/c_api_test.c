@@ -257,6 +257,7 @@ int main(int argc, char** argv) {
   CheckCacheErrors();
   CheckPlanErrors();
   CheckHeads(argv[1]);
+  CheckThreads(argv[1]);
   if (failures == 0) printf("the C interface works\n");
   return failures != 0;
 }

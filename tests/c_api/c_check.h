@@ -32,5 +32,7 @@ void CheckCacheErrors(void);
 void CheckPlanErrors(void);
 /* Heads profiled, captured and switched off; see c_api_heads.c. */
 void CheckHeads(const char* path);
+/* Whose threads work; see c_api_threads.c. */
+void CheckThreads(const char* path);
 
 #endif

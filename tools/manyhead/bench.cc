@@ -33,6 +33,7 @@ struct Setting {
   SessionOptions options;
   int threads = 0;
   Isa isa = Isa::kScalar;
+  Team team = Team::kOwn;
   std::int64_t kv_bytes_per_token = 0;
   double bandwidth = 0;  ///< measured, bytes per second
   bool profiles_heads = false;
@@ -81,6 +82,7 @@ Json RowJson(const Model& model, const Row& row) {
   json["avg_ts"] = result.ts.mean;
   json["stddev_ts"] = result.ts.deviation;
   json["isa"] = IsaName(row.setting.isa);
+  json["team"] = TeamName(row.setting.team);
   json["profiles_heads"] = row.setting.profiles_heads;
   json["math"] = row.setting.options.math == MathMode::kExact ? "exact" : "fast";
   json["weight_bytes_per_token"] = model.weight_bytes_per_token();
@@ -133,6 +135,7 @@ Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
   setting.options = session->options();
   setting.threads = session->threads();
   setting.isa = session->isa();
+  if (const Result<Team> team = SelectTeam(); team.ok()) setting.team = *team;
   setting.kv_bytes_per_token = session->cache().bytes_per_token();
   HeadProfile heads;  // taken for what that costs
   if (flags.profile_heads)

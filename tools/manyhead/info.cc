@@ -22,6 +22,7 @@ struct Flags {
 struct Machine {
   std::string cpu;
   Isa isa = Isa::kScalar;
+  Team team = Team::kOwn;
   std::vector<Isa> isas;
   int online_cpus = 0, allowed_cpus = 0, default_threads = 0;
   std::vector<CpuCache> caches;
@@ -32,6 +33,7 @@ Machine Inspect(const Flags& flags) {
   Machine machine;
   machine.cpu = CpuName();
   if (const Result<Isa> isa = SelectIsa(); isa.ok()) machine.isa = *isa;
+  if (const Result<Team> team = SelectTeam(); team.ok()) machine.team = *team;
   machine.isas = SupportedIsas();
   machine.online_cpus = OnlineCpus();
   machine.allowed_cpus = AllowedCpus();
@@ -59,7 +61,8 @@ void PrintMachine(const Machine& machine) {
       {"ISA", std::string(IsaName(machine.isa)) + " (this CPU runs: " + Join(machine.isas) + ")"},
       {"threads", std::to_string(machine.default_threads) + " by default; " +
                       std::to_string(machine.online_cpus) + " CPUs online, " +
-                      std::to_string(machine.allowed_cpus) + " allowed by affinity"}};
+                      std::to_string(machine.allowed_cpus) + " allowed by affinity"},
+      {"team", TeamName(machine.team)}};
   std::string caches;
   for (const CpuCache& cache : machine.caches)
     caches += (caches.empty() ? "" : ", ") + CacheName(cache) + " " +
@@ -82,6 +85,7 @@ Json MachineJson(const Machine& machine) {
   json["online_cpus"] = machine.online_cpus;
   json["allowed_cpus"] = machine.allowed_cpus;
   json["default_threads"] = machine.default_threads;
+  json["team"] = TeamName(machine.team);
   json["caches"] = Json::array();
   for (const CpuCache& cache : machine.caches)
     json["caches"].push_back({{"level", cache.level},

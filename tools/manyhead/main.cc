@@ -8,6 +8,7 @@
 #include <string>
 
 #include "manyhead/isa.h"
+#include "manyhead/threads.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/output.h"
@@ -42,7 +43,8 @@ int RunCommandLine(int argc, char** argv) {
       "  manyhead generate -m model.gguf -p 'The capital of France is' -n 32 -o json\n"
       "  manyhead bench -m model.gguf -p 512 -n 64 -d 0,4096\n"
       "Exit codes: 0 done (also after Ctrl-C, with what there is), 1 failure, 2 usage.\n"
-      "MANYHEAD_ISA=scalar|avx2|avx512|amx lowers the instruction set.");
+      "MANYHEAD_ISA=scalar|avx2|avx512|amx lowers the instruction set.\n"
+      "MANYHEAD_TEAM=own|openmp says whose threads work.");
   const App root(app);
   const Command commands[] = {AddGenerate(root),  AddTokenize(root), AddPerplexity(root),
                               AddCalibrate(root), AddBench(root),    AddMemory(root),
@@ -65,6 +67,8 @@ int RunCommandLine(int argc, char** argv) {
   }
   if (const Result<Isa> isa = SelectIsa(); !isa.ok())
     return UsageError(isa.status().message(), name);
+  if (const Result<Team> team = SelectTeam(); !team.ok())
+    return UsageError(team.status().message(), name);
   for (const Command& command : commands)
     if (command.app.Parsed()) return command.run();
   return kExitUsage;
