@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "manyhead/c_api.h"
 #include "manyhead/manyhead.h"
 #include "tools/examples/pool_executor.h"
 

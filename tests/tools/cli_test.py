@@ -65,6 +65,8 @@ class UsageTest(CommandTest):
 
     def test_instruction_set_is_lowered_never_raised_or_unknown(self):
         self.fail_with(2, "sse9", "info", env={"MANYHEAD_ISA": "sse9"})
+        self.fail_with(2, "MANYHEAD_TEAM = tbb", "info", env={"MANYHEAD_TEAM": "tbb"})
+        self.assertEqual(self.json("info", env={"MANYHEAD_TEAM": "openmp"})["team"], "openmp")
         for name in self.json("info")["supported_isas"]:
             result = self.json("generate", "-p", PROMPT, "-n", "4", env={"MANYHEAD_ISA": name})
             self.assertEqual(result["isa"], name)
