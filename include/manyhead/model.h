@@ -7,32 +7,13 @@
 #include <vector>
 
 #include "manyhead/export.h"
+#include "manyhead/kinds.h"
 #include "manyhead/rope.h"
 #include "manyhead/status.h"
 #include "manyhead/tokenizer.h"
 #include "manyhead/types.h"
 
 namespace MANYHEAD_API manyhead {
-
-/// How activations are normalised before a block reads them.
-enum class NormKind : std::uint8_t {
-  kNone,   ///< they are not
-  kRms,    ///< x / sqrt(mean(x^2) + eps) * scale
-  kLayer,  ///< (x - mean(x)) / sqrt(variance(x) + eps) * scale + shift
-};
-
-/// The products of a feed-forward block.
-enum class FeedForwardKind : std::uint8_t {
-  kGated,  ///< down(activation(gate(x)) * up(x))
-  kPlain,  ///< down(activation(up(x)))
-};
-
-/// The function between the feed-forward products.
-enum class Activation : std::uint8_t {
-  kSilu,      ///< x * sigmoid(x)
-  kGeluTanh,  ///< x * Phi(x), with Phi approximated by tanh ("gelu_new", "gelu_pytorch_tanh")
-  kGelu,      ///< x * Phi(x), with Phi computed from erf
-};
 
 /// What the feed-forward block of a layer reads.
 enum class ResidualKind : std::uint8_t {

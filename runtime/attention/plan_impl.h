@@ -106,11 +106,11 @@ struct AttentionPlan::Impl {
   void CacheWeightsOn(Worker& worker, std::int64_t layer, const float* q, const float* lse,
                       float* weights) noexcept;
 
-  /// From now on each thread adds the nanoseconds that it works on KV head h to
-  /// nanoseconds[thread * stride + h]; null = off.
-  void TimeHeads(std::int64_t* nanoseconds, std::int64_t stride) noexcept {
-    head_times_ = nanoseconds;
-    head_times_stride_ = stride;
+  /// Until the next Prepare each thread adds the nanoseconds that it works on KV head h of request
+  /// `request` to nanoseconds[thread * stride + h]; null = off.
+  void TimeHeads(std::int64_t request, std::int64_t* nanoseconds, std::int64_t stride) noexcept {
+    requests_[static_cast<std::size_t>(request)].head_times = nanoseconds;
+    requests_[static_cast<std::size_t>(request)].head_times_stride = stride;
   }
 
   AttentionExplanation Explain(KvType k_type, KvType v_type, std::int64_t q_len,
@@ -154,14 +154,17 @@ struct AttentionPlan::Impl {
   Status CheckTensors(const AttentionTensors& tensors, const char* function) const noexcept;
   Status CutItems(const char* function) noexcept;
 
-  /// Both return the KV head they worked on.
-  std::int64_t RunItem(const Tensors& tensors, const Scratch& scratch,
-                       std::int64_t item) const noexcept;
-  std::int64_t MergeTile(const Tensors& tensors, const Scratch& scratch,
-                         std::int64_t item) const noexcept;
-  /// Runs `item` by one of them, on the clock where heads are timed.
+  /// What an item worked on.
+  struct Worked {
+    const Request* request;
+    std::int64_t head;  ///< KV head
+  };
+  Worked RunItem(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
+  Worked MergeTile(const Tensors& tensors, const Scratch& scratch,
+                   std::int64_t item) const noexcept;
+  /// Runs `item` by one of them, on the clock where the heads of a request are timed.
   template <class Fn>
-  void RunTimed(int thread, const Fn& item) const noexcept;
+  void RunTimed(int thread, bool timed, const Fn& item) const noexcept;
   /// The keys of one head of the cache; none of plain tensors.
   kernels::KvHeadView KeysOf(const Request& request, std::int64_t layer,
                              std::int64_t head) const noexcept;
@@ -185,9 +188,6 @@ struct AttentionPlan::Impl {
   std::int64_t thread_floats_ = 0;
   std::int64_t parts_floats_ = 0;
   std::unique_ptr<float, FreeScratch> scratch_;  ///< threads' parts, then partial states
-
-  std::int64_t* head_times_ = nullptr;
-  std::int64_t head_times_stride_ = 0;
 
   // What the last Prepare saw.
   const KvCache* cache_ = nullptr;             ///< null: plain tensors

@@ -76,20 +76,21 @@ void AttentionPlan::Impl::Finish(const Tensors& tensors, const AttentionTileRows
   }
 }
 
-std::int64_t AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch,
-                                          std::int64_t item) const noexcept {
+AttentionPlan::Impl::Worked AttentionPlan::Impl::RunItem(const Tensors& tensors,
+                                                         const Scratch& scratch,
+                                                         std::int64_t item) const noexcept {
   const AttentionWork work = partition_.ItemAt(requests(), item);
   const auto& [placed, head, index, part] = work;
   const Request& request = *placed;
   const kernels::KvHeadView keys = KeysOf(request, tensors.layer, head);
   const AttentionTileRows rows(*this, request, head, index, keys);
   const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
-  if (request.split && !SeesSplit(rows, source, request.SplitOf(part))) return head;
+  if (request.split && !SeesSplit(rows, source, request.SplitOf(part))) return {&request, head};
   rows.PackQueries(tensors.q, scratch.q);
   if (request.split) {
     AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
                 rows.KernelTile(scratch.q, scratch.probs, PartOf(work)), request.SplitOf(part));
-    return head;
+    return {&request, head};
   }
   const std::int64_t first = source.From(rows, 0).begin / kAttentionSplit;
   std::int64_t next = AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
@@ -101,11 +102,12 @@ std::int64_t AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch&
     kernels_->merge(scratch.total, scratch.part, rows.rows(), v_row_);
   }
   Finish(tensors, rows, source, scratch);
-  return head;
+  return {&request, head};
 }
 
-std::int64_t AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratch& scratch,
-                                            std::int64_t item) const noexcept {
+AttentionPlan::Impl::Worked AttentionPlan::Impl::MergeTile(const Tensors& tensors,
+                                                           const Scratch& scratch,
+                                                           std::int64_t item) const noexcept {
   AttentionWork work = partition_.MergeAt(requests(), item);
   const Request& request = *work.request;
   const std::int64_t head = work.head;
@@ -119,18 +121,19 @@ std::int64_t AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratc
   }
   if (source.has_scores()) rows.PackQueries(tensors.q, scratch.q);
   Finish(tensors, rows, source, scratch);
-  return head;
+  return {&request, head};
 }
 
 template <class Fn>
-void AttentionPlan::Impl::RunTimed(int thread, const Fn& item) const noexcept {
-  if (head_times_ == nullptr) {
+void AttentionPlan::Impl::RunTimed(int thread, bool timed, const Fn& item) const noexcept {
+  if (!timed) {
     item();
     return;
   }
   const std::int64_t begin = SteadyNanoseconds();
-  const std::int64_t head = item();
-  head_times_[thread * head_times_stride_ + head] += SteadyNanoseconds() - begin;
+  const auto [request, head] = item();
+  if (request->head_times != nullptr)
+    request->head_times[thread * request->head_times_stride + head] += SteadyNanoseconds() - begin;
 }
 
 void AttentionPlan::Impl::RunOn(Worker& worker, std::int64_t layer,
@@ -139,12 +142,15 @@ void AttentionPlan::Impl::RunOn(Worker& worker, std::int64_t layer,
   MANYHEAD_DCHECK(worker.count() <= params_.threads);
   const Tensors tensors{layer, q, out, lse};
   const Scratch scratch = ScratchOf(worker.index());
+  const bool timed =
+      std::any_of(requests_.begin(), requests_.begin() + num_requests_,
+                  [](const Request& request) { return request.head_times != nullptr; });
   worker.ForEach(items_, [&](std::int64_t i) {
-    RunTimed(worker.index(), [&] { return RunItem(tensors, scratch, i); });
+    RunTimed(worker.index(), timed, [&] { return RunItem(tensors, scratch, i); });
   });
   if (merges_ == 0) return;
   worker.ForEach(merges_, [&](std::int64_t i) {
-    RunTimed(worker.index(), [&] { return MergeTile(tensors, scratch, i); });
+    RunTimed(worker.index(), timed, [&] { return MergeTile(tensors, scratch, i); });
   });
 }
 

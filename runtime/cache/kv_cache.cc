@@ -189,7 +189,8 @@ Status KvCache::Write(SequenceId sequence, std::int64_t layer, std::int64_t posi
     return status;
   TeamState state;
   Worker alone(state, 0, 1);
-  impl_->WriteOn(alone, sequence, layer, position, count, k, v, k_stride, v_stride);
+  const KvRows rows[] = {{sequence, position, count, 0}};
+  impl_->WriteOn(alone, layer, rows, k, v, k_stride, v_stride);
   return Status();
 }
 

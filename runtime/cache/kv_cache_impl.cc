@@ -73,34 +73,45 @@ bool KvCache::Impl::Holds(SequenceId id, std::int64_t layer, std::int64_t index,
          sequence->heads[HeadIndex(layer, index)].HoleAt(position) == nullptr;
 }
 
-void KvCache::Impl::WriteOn(Worker& worker, SequenceId id, std::int64_t layer,
-                            std::int64_t position, std::int64_t count, const float* k,
-                            const float* v, std::int64_t k_stride, std::int64_t v_stride) noexcept {
-  const Sequence* sequence = Find(id);
-  MANYHEAD_DCHECK(sequence != nullptr && position >= 0 && position + count <= sequence->length);
+void KvCache::Impl::StoreItem(const KvRows& tokens, std::int64_t layer, std::int64_t item,
+                              const float* k, const float* v, std::int64_t k_stride,
+                              std::int64_t v_stride) noexcept {
+  const auto [id, position, count, row] = tokens;
   const std::int64_t heads = layers_[layer].num_kv_heads, block = params_.page_size;
-  const std::int64_t first_block = position / block;
-  const std::int64_t items =
-      count == 0 ? 0 : heads * ((position + count - 1) / block + 1 - first_block);
+  const std::int64_t index = item % heads, in_block = position / block + item / heads;
+  const KvHead& head = Head(layer, index);
+  const HeadTable& table = Find(id)->heads[HeadIndex(layer, index)];
+  const std::int64_t begin = std::max(position, in_block * block);
+  const std::int64_t end = std::min(position + count, (in_block + 1) * block);
+  const std::int64_t page_size = head.layout.page_size;
+  for (std::int64_t s = begin, next; s < end; s = next) {
+    next = std::min(end, (s / page_size + 1) * page_size);
+    std::byte* page = head.off() ? nullptr : table.pages[s / page_size];
+    if (page == nullptr) continue;
+    MANYHEAD_DCHECK(IsOwn(HeadIndex(layer, index), page));
+    const std::int64_t from = row + s - position;
+    kernels_->store_rows(head.layout, page, s % page_size, next - s,
+                         k + from * k_stride + index * head.layout.head_dim, k_stride,
+                         v + from * v_stride + index * head.layout.head_dim_v, v_stride);
+  }
+}
+
+void KvCache::Impl::WriteOn(Worker& worker, std::int64_t layer, std::span<const KvRows> tokens,
+                            const float* k, const float* v, std::int64_t k_stride,
+                            std::int64_t v_stride) noexcept {
+  const std::int64_t heads = layers_[layer].num_kv_heads, block = params_.page_size;
   // Items are alike, so a fixed share each needs no counter; neighbours are heads of one block,
   // whose input rows lie side by side.
-  for (std::int64_t i = worker.index(); i < items; i += worker.count()) {
-    const std::int64_t index = i % heads;
-    const KvHead& head = Head(layer, index);
-    const HeadTable& table = sequence->heads[HeadIndex(layer, index)];
-    const std::int64_t begin = std::max(position, (first_block + i / heads) * block);
-    const std::int64_t end = std::min(position + count, (first_block + i / heads + 1) * block);
-    const std::int64_t page_size = head.layout.page_size;
-    for (std::int64_t s = begin, next; s < end; s = next) {
-      next = std::min(end, (s / page_size + 1) * page_size);
-      std::byte* page = head.off() ? nullptr : table.pages[s / page_size];
-      if (page == nullptr) continue;
-      MANYHEAD_DCHECK(IsOwn(HeadIndex(layer, index), page));
-      kernels_->store_rows(head.layout, page, s % page_size, next - s,
-                           k + (s - position) * k_stride + index * head.layout.head_dim, k_stride,
-                           v + (s - position) * v_stride + index * head.layout.head_dim_v,
-                           v_stride);
-    }
+  std::int64_t item = worker.index();
+  for (const KvRows& some : tokens) {
+    if (some.count == 0) continue;
+    MANYHEAD_DCHECK(Find(some.sequence) != nullptr && some.position >= 0 &&
+                    some.position + some.count <= Length(some.sequence));
+    const std::int64_t blocks =
+        (some.position + some.count - 1) / block + 1 - some.position / block;
+    for (; item < blocks * heads; item += worker.count())
+      StoreItem(some, layer, item, k, v, k_stride, v_stride);
+    item -= blocks * heads;
   }
   worker.Barrier();
 }

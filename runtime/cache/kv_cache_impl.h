@@ -20,6 +20,14 @@
 
 namespace manyhead {
 
+/// Tokens [position, position + count) of a sequence, of which the first is row `row` of a matrix.
+struct KvRows {
+  SequenceId sequence{};
+  std::int64_t position = 0;
+  std::int64_t count = 0;
+  std::int64_t row = 0;
+};
+
 /// The cache without its checks of arguments: ids, layers, heads and positions are the caller's
 /// duty here, except where a function says otherwise.
 ///
@@ -58,12 +66,11 @@ struct KvCache::Impl {
   bool Holds(SequenceId id, std::int64_t layer, std::int64_t head,
              std::int64_t position) const noexcept;
 
-  /// Stores rows [position, position + count), already reserved and in pages of this sequence
-  /// alone, of one layer: k [count, K, D], v [count, K, Dv], token strides in elements. Every
+  /// Stores tokens of several sequences, already reserved and in pages of each sequence alone, in
+  /// one layer: their rows of k [rows, K, D] and v [rows, K, Dv], token strides in elements. Every
   /// thread of a parallel region calls it with the same arguments; ends with a barrier.
-  void WriteOn(Worker& worker, SequenceId id, std::int64_t layer, std::int64_t position,
-               std::int64_t count, const float* k, const float* v, std::int64_t k_stride,
-               std::int64_t v_stride) noexcept;
+  void WriteOn(Worker& worker, std::int64_t layer, std::span<const KvRows> tokens, const float* k,
+               const float* v, std::int64_t k_stride, std::int64_t v_stride) noexcept;
   /// Of a token that is held.
   void ReadRow(SequenceId id, std::int64_t layer, std::int64_t head, std::int64_t position,
                float* k, float* v) const noexcept;
@@ -168,6 +175,9 @@ struct KvCache::Impl {
   std::size_t HeadIndex(std::int64_t layer, std::int64_t head) const noexcept {
     return layers_[static_cast<std::size_t>(layer)].first_head + static_cast<std::size_t>(head);
   }
+  /// Stores item `item` of some tokens: what one head has of them in one block of page_size tokens.
+  void StoreItem(const KvRows& tokens, std::int64_t layer, std::int64_t item, const float* k,
+                 const float* v, std::int64_t k_stride, std::int64_t v_stride) noexcept;
   const Sequence* Find(SequenceId id) const noexcept;
   Sequence* Find(SequenceId id) noexcept;
 

@@ -227,12 +227,10 @@ Status Search::MeasureErrors() {
   Result<SequenceCache> cache =
       scorer_->MakeCache(AllHeads({KvType::kF32, KvType::kF32, {}}), options_.context);
   if (!cache.ok()) return cache.status();
-  scorer_->decoder().SetQueryTap(
-      [&](std::size_t layer, std::int64_t position, std::int64_t rows, const float* query) {
-        sample.Take(layer, position, rows, query);
-      });
+  scorer_->SetQueryTap([&](std::size_t layer, std::int64_t position, std::int64_t rows,
+                           const float* query) { sample.Take(layer, position, rows, query); });
   Result<Nll> nll = scorer_->Score(*cache, options_.context);
-  scorer_->decoder().SetQueryTap(nullptr);
+  scorer_->SetQueryTap(nullptr);
   if (!nll.ok()) return nll.status();
   exact_ = *std::move(nll);
   for (std::size_t l = 0; l < layers().size() && !Cancelled(); ++l) {

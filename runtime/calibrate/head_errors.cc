@@ -61,17 +61,9 @@ class SampledAttention {
   }
 
   Status Create(const ModelConfig& config, const DecoderLimits& limits) {
-    AttentionParams params;
-    params.num_heads = layer_.num_heads;
-    params.num_kv_heads = layer_.num_kv_heads;
-    params.head_dim = layer_.head_dim;
-    params.head_dim_v = layer_.head_dim_v;
+    AttentionParams params = AttentionParamsOf(config, layer_, limits);
     params.max_q_len = queries();
     params.max_kv_len = tokens_;
-    params.softmax_scale = config.softmax_scale;
-    params.window = layer_.window;
-    params.threads = limits.threads;
-    params.isa = limits.isa;
     Result<AttentionPlan> plan = AttentionPlan::Create(params);
     if (!plan.ok()) return plan.status();
     plan_.emplace(*std::move(plan));

@@ -20,7 +20,7 @@ struct QuerySample {
 
   /// Up to `count` of `tokens` positions, evenly spread, and room for their queries.
   static QuerySample Make(const ModelConfig& config, std::int64_t tokens, std::int64_t count);
-  /// What Decoder::SetQueryTap calls.
+  /// What a QueryTap calls.
   void Take(std::size_t layer, std::int64_t position, std::int64_t rows, const float* query);
 };
 

@@ -40,10 +40,9 @@ Result<std::vector<double>> TextScorer::Score(SequenceCache& cache, std::int64_t
     if (Status status = cache.cache.Reserve(cache.sequence, count); !status.ok()) return status;
     const auto first = static_cast<std::size_t>(begin);
     const auto step = ids_.subspan(first, static_cast<std::size_t>(count));
-    if (Status status =
-            decoder_.Step(cache.cache, cache.sequence, step, RowRole::kPrefill, nullptr);
-        !status.ok())
-      return status;
+    SequenceStep one(cache.cache, cache.sequence, step, RowRole::kPrefill);
+    one.sequence.query_tap = &query_tap_;
+    if (Status status = decoder_.Step(cache.cache, one.Batch()); !status.ok()) return status;
     const std::int64_t scored = std::min(count, tokens - 1 - begin);
     ScoreRows(decoder_, ids_.subspan(first + 1, static_cast<std::size_t>(scored)), limits_.threads,
               logits_, nll.data() + begin);

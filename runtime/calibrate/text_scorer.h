@@ -23,7 +23,8 @@ class TextScorer {
   static Result<TextScorer> Create(const Model& model, std::span<const TokenId> ids,
                                    const DecoderLimits& limits, StepObserver after_step);
 
-  Decoder& decoder() noexcept { return decoder_; }
+  /// Shows queries to `tap` from now on; null = off.
+  void SetQueryTap(QueryTap tap) noexcept { query_tap_ = std::move(tap); }
   /// An empty cache for the first `tokens` tokens.
   Result<SequenceCache> MakeCache(const Heads& heads, std::int64_t tokens) const;
   /// nll[i] = -log p(ids[i + 1] | all before), i in [0, tokens - 1); empty when a step's observer
@@ -40,6 +41,7 @@ class TextScorer {
   DecoderLimits limits_;
   StepObserver after_step_;
   Decoder decoder_;
+  QueryTap query_tap_;
   AlignedBuffer<float> logits_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "kernels/vector_kernels.h"
 #include "manyhead/multi_head_attention.h"
+#include "runtime/layer/attention_block.h"
 #include "runtime/linear/linear.h"
 #include "runtime/platform/aligned_buffer.h"
 #include "runtime/platform/team.h"
@@ -87,18 +88,18 @@ struct MultiHeadAttention::Impl {
   Status Run(const Call& call) noexcept;
   /// The rows of x, and those of the memory or, without one, x again.
   LinearRows QueryRows(const Call& call) const noexcept;
-  LinearRows KvRows(const Call& call) const noexcept;
+  LinearRows KvRowsOf(const Call& call) const noexcept;
   Status RunParallel(const Call& call) noexcept;
   Status RunSequential(const Call& call) noexcept;
   Status RunHead(const Call& call, std::int64_t head) noexcept;
-  void ProjectInputs(Worker& worker, const Call& call) noexcept;
+  AttentionBlock Block() noexcept;
+  void ProjectInputs(Worker& worker, const Call& call, const AttentionBlock& block) noexcept;
   void ProjectKeysByHead(Worker& worker, const Call& call) noexcept;
   void ProjectQueryHead(Worker& worker, const Call& call, std::int64_t head) noexcept;
-  void RotateKeys(Worker& worker, const Call& call) noexcept;
-  void RotateQueries(Worker& worker, const Call& call, std::int64_t heads) noexcept;
-  void WriteCache(Worker& worker, const Call& call) noexcept;
+  void SetAngles(Worker& worker, const Call& call) noexcept;
+  void RotateRows(Worker& worker, const Call& call, std::int64_t count, float* heads) noexcept;
   void ReadKvHead(Worker& worker, const Call& call, std::int64_t head) noexcept;
-  void ProjectOutput(Worker& worker, const Call& call) noexcept;
+  void ProjectOutput(Worker& worker, const Call& call, const AttentionBlock& block) noexcept;
   void ProjectTerm(Worker& worker, const Call& call, std::int64_t head, const Rows& rows,
                    float* term) noexcept;
   void AddTerm(Worker& worker, const Call& call, std::int64_t head, const float* term) noexcept;

@@ -29,7 +29,7 @@ LinearRows MultiHeadAttention::Impl::QueryRows(const Call& call) const noexcept 
   return rows;
 }
 
-LinearRows MultiHeadAttention::Impl::KvRows(const Call& call) const noexcept {
+LinearRows MultiHeadAttention::Impl::KvRowsOf(const Call& call) const noexcept {
   if (!is_cross()) return QueryRows(call);
   return {.prefill = KvSource(call).count};
 }
@@ -138,72 +138,80 @@ Status MultiHeadAttention::Impl::RunParallel(const Call& call) noexcept {
       !status.ok())
     return status;
   if (is_cross()) memory_len = call.kv_len;
-  RunTeam(params_.attention.threads, [&](Worker& worker) {
-    ProjectInputs(worker, call);
-    plan.RunOn(worker, call.layer, query_.data(), attended_.data(), nullptr);
-    ProjectOutput(worker, call);
-  });
-  return {};
-}
-
-void MultiHeadAttention::Impl::ProjectInputs(Worker& worker, const Call& call) noexcept {
-  const LinearOutput outputs[] = {
+  const LinearOutput inputs[] = {
       {&query_weights_.weight, query_.data(), query_weights_.weight.rows,
        query_weights_.BiasFrom(0)},
       {&key_weights_.weight, key_.data(), key_weights_.weight.rows, key_weights_.BiasFrom(0)},
       {&value_weights_.weight, value_.data(), value_weights_.weight.rows,
        value_weights_.BiasFrom(0)},
   };
-  const std::span<const LinearOutput> all(outputs);
+  AttentionBlock block = Block();
+  block.inputs = inputs;
+  RunTeam(params_.attention.threads, [&](Worker& worker) {
+    ProjectInputs(worker, call, block);
+    block.Attend(worker, call.layer);
+    ProjectOutput(worker, call, block);
+  });
+  return {};
+}
+
+/// All of the layer but its inputs.
+AttentionBlock MultiHeadAttention::Impl::Block() noexcept {
+  AttentionBlock block;
+  block.output = &output_weights_.weight;
+  block.output_bias = output_weights_.BiasFrom(0);
+  block.query_rotation = block.key_rotation = {{}, rope_ ? &*rope_ : nullptr, kernels_};
+  block.plan = &plans_.front().impl();
+  block.query = query_.data();
+  block.key = key_.data();
+  block.value = value_.data();
+  block.attended = attended_.data();
+  block.cosine = cosine_.data();
+  block.sine = sine_.data();
+  return block;
+}
+
+void MultiHeadAttention::Impl::ProjectInputs(Worker& worker, const Call& call,
+                                             const AttentionBlock& block) noexcept {
   if (is_cross()) {
     const Rows memory = KvSource(call);
-    RunLinear(worker, *linear_, call.x, params_.d_model, QueryRows(call), all.first(1));
-    RunLinear(worker, *linear_, memory.data, memory.stride, KvRows(call), all.last(2));
+    RunLinear(worker, *linear_, call.x, params_.d_model, QueryRows(call), block.inputs.first(1));
+    RunLinear(worker, *linear_, memory.data, memory.stride, KvRowsOf(call), block.inputs.last(2));
     return;
   }
-  RunLinear(worker, *linear_, call.x, params_.d_model, QueryRows(call), all);
-  RotateKeys(worker, call);
-  RotateQueries(worker, call, params_.attention.num_heads);
-  WriteCache(worker, call);
+  block.ProjectInputs(worker, *linear_, QueryRows(call), call.x, params_.d_model);
+  SetAngles(worker, call);
+  block.Rotate(worker, call.q_len);
+  if (call.cache == nullptr) return;
+  const KvRows tokens[] = {{call.sequence, call.position, call.q_len, 0}};
+  block.Write(worker, *call.cache, call.layer, tokens);
 }
 
-/// Also computes the angles that RotateQueries uses.
-void MultiHeadAttention::Impl::RotateKeys(Worker& worker, const Call& call) noexcept {
+void MultiHeadAttention::Impl::SetAngles(Worker& worker, const Call& call) noexcept {
   if (!rope_) return;
-  const std::int64_t K = params_.attention.num_kv_heads, D = params_.attention.head_dim;
   const std::int64_t pairs = rope_->config().rotary_dim / 2;
   worker.ForEach(call.q_len, [&](std::int64_t t) {
-    float* cosine = cosine_.data() + t * pairs;
-    float* sine = sine_.data() + t * pairs;
-    rope_->Angles(call.position + t, cosine, sine);
-    rope_->Rotate(cosine, sine, K, D, key_.data() + t * K * D);
+    rope_->Angles(call.position + t, cosine_.data() + t * pairs, sine_.data() + t * pairs);
   });
 }
 
-/// Of `heads` heads beside each other in query_.
-void MultiHeadAttention::Impl::RotateQueries(Worker& worker, const Call& call,
-                                             std::int64_t heads) noexcept {
+/// Rotates `count` heads beside each other in each row of `heads`.
+void MultiHeadAttention::Impl::RotateRows(Worker& worker, const Call& call, std::int64_t count,
+                                          float* heads) noexcept {
   if (!rope_) return;
+  const HeadRotation rotation = {{}, &*rope_, kernels_};
   const std::int64_t D = params_.attention.head_dim, pairs = rope_->config().rotary_dim / 2;
   worker.ForEach(call.q_len, [&](std::int64_t t) {
-    rope_->Rotate(cosine_.data() + t * pairs, sine_.data() + t * pairs, heads, D,
-                  query_.data() + t * heads * D);
+    rotation.Run(cosine_.data() + t * pairs, sine_.data() + t * pairs, count, D,
+                 heads + t * count * D);
   });
 }
 
-void MultiHeadAttention::Impl::WriteCache(Worker& worker, const Call& call) noexcept {
-  if (call.cache == nullptr) return;
-  call.cache->impl().WriteOn(worker, call.sequence, call.layer, call.position, call.q_len,
-                             key_.data(), value_.data(), key_weights_.weight.rows,
-                             value_weights_.weight.rows);
-}
-
-void MultiHeadAttention::Impl::ProjectOutput(Worker& worker, const Call& call) noexcept {
+void MultiHeadAttention::Impl::ProjectOutput(Worker& worker, const Call& call,
+                                             const AttentionBlock& block) noexcept {
   const std::int64_t H = params_.attention.num_heads, Dv = params_.attention.head_dim_v;
   const HeadOutputs& wanted = call.options.head_outputs;
-  const LinearOutput output[] = {
-      {&output_weights_.weight, call.out, params_.d_model, output_weights_.BiasFrom(0)}};
-  RunLinear(worker, *linear_, attended_.data(), H * Dv, QueryRows(call), output);
+  block.ProjectOutput(worker, *linear_, QueryRows(call), call.out);
   if (wanted.heads != nullptr)
     worker.ForEach(call.q_len, [&](std::int64_t t) {
       for (std::int64_t h = 0; h < H; ++h)
@@ -285,11 +293,15 @@ void MultiHeadAttention::Impl::ProjectKeysByHead(Worker& worker, const Call& cal
         {&value, value_.data() + g * Dv, value_weights_.weight.rows,
          value_weights_.BiasFrom(g * Dv)},
     };
-    RunLinear(worker, *linear_, source.data, source.stride, KvRows(call), outputs);
+    RunLinear(worker, *linear_, source.data, source.stride, KvRowsOf(call), outputs);
   }
   if (is_cross()) return;
-  RotateKeys(worker, call);
-  WriteCache(worker, call);
+  SetAngles(worker, call);
+  RotateRows(worker, call, params_.attention.num_kv_heads, key_.data());
+  if (call.cache == nullptr) return;
+  const KvRows tokens[] = {{call.sequence, call.position, call.q_len, 0}};
+  call.cache->impl().WriteOn(worker, call.layer, tokens, key_.data(), value_.data(),
+                             key_weights_.weight.rows, value_weights_.weight.rows);
 }
 
 /// From x to the head's term, which is added to out.
@@ -319,7 +331,7 @@ void MultiHeadAttention::Impl::ProjectQueryHead(Worker& worker, const Call& call
   const WeightView weight = WeightRows(query_weights_.weight, head * D, D);
   const LinearOutput output[] = {{&weight, query_.data(), D, query_weights_.BiasFrom(head * D)}};
   RunLinear(worker, *linear_, call.x, params_.d_model, QueryRows(call), output);
-  RotateQueries(worker, call, 1);
+  RotateRows(worker, call, 1, query_.data());
 }
 
 /// The keys and values that `head` reads, unless the head before it read them too.

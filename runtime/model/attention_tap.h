@@ -8,10 +8,11 @@
 
 namespace manyhead {
 
-/// What one layer's attention made of a step: one request, whose keys and values are still as
+/// What one layer's attention made of one sequence of a step, whose keys and values are still as
 /// attention read them.
 struct AttentionStep {
   std::int64_t layer = 0;
+  SequenceId sequence{};             ///< of the step's cache
   std::int64_t position = 0;         ///< of the first row
   std::int64_t rows = 0;             ///< T
   const float* query = nullptr;      ///< [T, H, D] as attention got them
@@ -19,9 +20,24 @@ struct AttentionStep {
   const float* attended = nullptr;   ///< [T, H, Dv] as the projection got them
   const float* projected = nullptr;  ///< [T, d] before a norm, if the family has one
   const AttentionPlan::Impl* plan = nullptr;
+  std::int64_t request = 0;    ///< of the plan
+  std::int64_t first_row = 0;  ///< of the sequence, among the rows of the step
+
+  /// The weights of KV head `kv_head` at row `row`; see AttentionPlan::Impl::WeightsOf.
+  SeenKeys WeightsOf(int thread, std::int64_t kv_head, std::int64_t row,
+                     const AttentionRows& to) const noexcept {
+    const AttentionParams& params = plan->params();
+    return plan->WeightsOf(thread, layer, request, kv_head, row,
+                           query - first_row * params.num_heads * params.head_dim,
+                           lse - first_row * params.num_heads, to);
+  }
+  /// Bytes of keys and values of KV head `kv_head` that the rows see.
+  std::int64_t BytesSeen(std::int64_t kv_head) const noexcept {
+    return plan->BytesSeen(layer, request, kv_head);
+  }
 };
 
-/// Looks at every layer's attention from within the decoder's region.
+/// Looks at every layer's attention to one sequence from within the decoder's region.
 class AttentionTap {
  public:
   virtual ~AttentionTap() = default;

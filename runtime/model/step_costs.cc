@@ -5,6 +5,7 @@
 #include "manyhead/step_profile.h"
 #include "runtime/attention/plan_impl.h"
 #include "runtime/model/decoder.h"
+#include "runtime/model/decoder_call.h"
 
 namespace manyhead {
 namespace {
@@ -27,36 +28,37 @@ std::int64_t MostTokensSeen(const KvPolicy& policy) noexcept {
 
 }  // namespace
 
-void Decoder::AddProduct(StepPhase phase, const WeightView& weight, std::int64_t rows) noexcept {
-  if (timer_.profile() == nullptr) return;
+void Decoder::AddProduct(StepPhase phase, const WeightView* weight, std::int64_t rows) noexcept {
+  if (timer_.profile() == nullptr || weight == nullptr) return;
   PhaseCost& cost = (*timer_.profile())[phase];
-  cost.bytes += weight.rows * WeightRowBytes(weight);
-  cost.flops += 2 * rows * weight.rows * weight.cols;
+  cost.bytes += weight->rows * WeightRowBytes(*weight);
+  cost.flops += 2 * rows * weight->rows * weight->cols;
 }
 
-void Decoder::AddCosts(const KvCache& cache, std::int64_t rows, std::int64_t length,
-                       bool with_logits) {
-  StepProfile* const profile = timer_.profile();
-  if (profile == nullptr) return;
-  ++profile->steps;
-  profile->tokens += rows;
-  for (const Inputs& inputs : inputs_)
-    for (const WeightView& weight : inputs.weights)
-      AddProduct(StepPhase::kQueryKeyValue, weight, rows);
-  for (const LayerWeights& w : model_->weights.layers) {
-    AddProduct(StepPhase::kAttentionOutput, w.output, rows);
-    AddProduct(StepPhase::kGateUp, w.gate, rows);
-    AddProduct(StepPhase::kGateUp, w.up, rows);
-    AddProduct(StepPhase::kDown, w.down, rows);
+/// Adds what the step that has just run had to read and compute.
+void Decoder::AddCosts(const Call& call) {
+  StepProfile& profile = *timer_.profile();
+  const std::int64_t rows = rows_.count();
+  ++profile.steps;
+  profile.tokens += rows;
+  for (std::size_t index = call.part.first; index < call.part.last; ++index) {
+    const Layer& layer = layers_[index];
+    for (const WeightView& weight : layer.inputs.weights)
+      AddProduct(StepPhase::kQueryKeyValue, &weight, rows);
+    AddProduct(StepPhase::kAttentionOutput, layer.attention.output, rows);
+    AddProduct(StepPhase::kGateUp, layer.feed_forward.gate, rows);
+    AddProduct(StepPhase::kGateUp, layer.feed_forward.up, rows);
+    AddProduct(StepPhase::kDown, layer.feed_forward.down, rows);
   }
-  if (with_logits) AddProduct(StepPhase::kHead, model_->weights.head, 1);
-  (*profile)[StepPhase::kEmbedding].bytes += rows * WeightRowBytes(model_->weights.embedding);
-
-  AddAttention(cache, rows, length);
+  if (!call.batch.logit_rows.empty())
+    AddProduct(StepPhase::kHead, &model_->weights.head, std::ssize(call.batch.logit_rows));
+  profile[StepPhase::kEmbedding].bytes += rows * WeightRowBytes(model_->weights.embedding);
+  for (const StepRequest& request : rows_.requests())
+    AddAttentionCosts(call.cache, request.rows, request.sequence->position + request.rows);
 }
 
 /// Heads of one layer shape that are stored alike read and compute alike.
-void Decoder::AddAttention(const KvCache& cache, std::int64_t rows, std::int64_t length) {
+void Decoder::AddAttentionCosts(const KvCache& cache, std::int64_t rows, std::int64_t length) {
   struct Group {
     std::size_t plan;
     KvHeadParams head;

@@ -23,6 +23,11 @@ Status Session::Impl::CheckKept(const KvHeads& heads) const {
   return Status();
 }
 
+void Session::Impl::SetEdits(std::vector<HeadEdits> wanted) {
+  decoder.SkipUnread(wanted);
+  edits = std::move(wanted);
+}
+
 /// A cache for `heads` in place of this one, empty or with the tokens held now evaluated anew.
 Status Session::Impl::StartAnew(const Ablation& wanted, const KvHeads& heads, bool evaluate) {
   KvCacheParams params = cache_params;
@@ -44,19 +49,19 @@ Status Session::Impl::StartAnew(const Ablation& wanted, const KvHeads& heads, bo
     std::swap(logits_length, other_length);
   };
   swap_with_other();
-  decoder.SetEdits(EditsOf(model.config(), wanted, heads));
+  SetEdits(EditsOf(model.config(), wanted, heads));
   const Status status = evaluate ? AppendAgain(other_tokens, other_roles) : Status();
   if (status.ok()) return status;
   swap_with_other();
   std::copy(last_logits.begin(), last_logits.end(), logits.data());
-  decoder.SetEdits(EditsOf(model.config(), ablation, cache.params().heads));
+  SetEdits(EditsOf(model.config(), ablation, cache.params().heads));
   return status;
 }
 
 /// What is held stays, but for heads that nobody reads any more.
 Status Session::Impl::Keep(const Ablation& wanted, const KvHeads& heads) {
   if (Status status = CheckKept(heads); !status.ok()) return status;
-  decoder.SetEdits(EditsOf(model.config(), wanted, heads));
+  SetEdits(EditsOf(model.config(), wanted, heads));
   for (std::size_t l = 0; l < heads.size(); ++l)
     for (std::size_t h = 0; h < heads[l].size(); ++h)
       if (heads[l][h].policy.kind == KvPolicyKind::kOff)
@@ -82,7 +87,7 @@ Status Session::Impl::SetAblation(const Ablation& wanted, HeldTokens held) {
     return status;
   } else if (heads == cache.params().heads && (held == HeldTokens::kDrop || length() == 0)) {
     status = Cut(0);
-    if (status.ok()) decoder.SetEdits(EditsOf(config, wanted, heads));
+    if (status.ok()) SetEdits(EditsOf(config, wanted, heads));
   } else {
     status = StartAnew(wanted, heads, held == HeldTokens::kReevaluate);
   }

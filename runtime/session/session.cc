@@ -37,6 +37,8 @@ Status CompleteSessionOptions(const ModelConfig& config, SessionOptions& options
     return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, 0, INT64_MAX);
   if (options.prefix_bytes < 0)
     return OutOfRange("prefix_bytes", options.prefix_bytes, 0, INT64_MAX);
+  if (config.positions == PositionKind::kLearned && options.context > config.num_positions)
+    return OutOfRange("context", options.context, 1, config.num_positions);
   options.chunk = std::min(options.chunk, options.context);
   const Result<Isa> isa = ResolveIsa("Session", options.isa);
   if (!isa.ok()) return isa.status();
@@ -82,7 +84,10 @@ Status Session::Impl::AppendChunk(std::span<const TokenId> ids, RowRole role, fl
   logits_length = -1;
   if (Status status = cache.Reserve(sequence, static_cast<std::int64_t>(ids.size())); !status.ok())
     return status;
-  if (Status status = decoder.Step(cache, sequence, ids, role, out); !status.ok()) {
+  SequenceStep step(cache, sequence, ids, role);
+  step.sequence.edits = &edits;
+  if (!observer.is_idle()) step.sequence.attention_tap = &observer;
+  if (Status status = decoder.Step(cache, step.Batch(out)); !status.ok()) {
     const Result<bool> undone = cache.Truncate(sequence, length());
     return undone.ok() ? status : undone.status();
   }
@@ -91,7 +96,6 @@ Status Session::Impl::AppendChunk(std::span<const TokenId> ids, RowRole role, fl
   tokens.insert(tokens.end(), ids.begin(), ids.end());
   roles.resize(tokens.size(), role);
   if (out != nullptr) logits_length = length();
-  decoder.AddCosts(cache, static_cast<std::int64_t>(ids.size()), length(), out != nullptr);
   return {};
 }
 
@@ -203,7 +207,7 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
                                           {}});
   impl->cache_params = *std::move(cache_params);
   impl->cache_params.heads = impl->cache.params().heads;  // defaults filled in
-  impl->decoder.SetEdits(EditsOf(model.config(), {}, impl->cache_params.heads));
+  impl->SetEdits(EditsOf(model.config(), {}, impl->cache_params.heads));
   impl->tokens.reserve(static_cast<std::size_t>(options.context));
   impl->roles.reserve(static_cast<std::size_t>(options.context));
   return Session(std::move(impl));

@@ -16,7 +16,7 @@ Status Session::SetCapture(const CaptureOptions* options) {
   } else {
     observer.capture.reset();
   }
-  impl_->decoder.SetAttentionTap(observer.is_idle() ? nullptr : &observer);
+  impl_->decoder.AllowTaps(!observer.is_idle());
   return {};
 }
 
@@ -36,7 +36,7 @@ Status Session::SetHeadProfile(HeadProfile* profile, const HeadProfileOptions& o
   } else {
     observer.profiler.reset();
   }
-  impl_->decoder.SetAttentionTap(observer.is_idle() ? nullptr : &observer);
+  impl_->decoder.AllowTaps(!observer.is_idle());
   return {};
 }
 

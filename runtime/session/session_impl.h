@@ -35,8 +35,9 @@ struct Session::Impl {
   std::vector<RowRole> roles{};       // what each of the tokens was evaluated as; likewise
   std::int64_t as_prompt = 0;         // the first tokens with the bits of a prompt; see AppendChunk
   std::uint64_t next_seed = 0;
-  HeadObserver observer{};       // the decoder's tap while it is not idle
-  KvCacheParams cache_params{};  // of a cache for the whole model
+  HeadObserver observer{};         // looks at every step while it is not idle
+  std::vector<HeadEdits> edits{};  // of every step, [layer], or none
+  KvCacheParams cache_params{};    // of a cache for the whole model
   Ablation ablation{};
   std::string ablation_key{};  // AblationKey
   bool mixed = false;          // tokens were evaluated under another ablation
@@ -61,6 +62,7 @@ struct Session::Impl {
                        Timings& timings);
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
   Status SetAblation(const Ablation& wanted, HeldTokens held);
+  void SetEdits(std::vector<HeadEdits> wanted);
   Status Keep(const Ablation& wanted, const KvHeads& heads);
   Status CheckKept(const KvHeads& heads) const;
   Status StartAnew(const Ablation& wanted, const KvHeads& heads, bool evaluate);

@@ -397,8 +397,8 @@ TEST(KvCache, SameBytesForEveryThreadCountAndInstructionSet) {
         std::int64_t position = 0;
         for (const std::int64_t count : {150, 1, 66}) {
           RunTeam(threads, [&](Worker& worker) {
-            cache.impl().WriteOn(worker, id, 0, position, count, k.data() + position * 216,
-                                 v.data() + position * 60, 216, 60);
+            const KvRows rows[] = {{id, position, count, position}};
+            cache.impl().WriteOn(worker, 0, rows, k.data(), v.data(), 216, 60);
           });
           position += count;
         }

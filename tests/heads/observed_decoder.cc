@@ -33,7 +33,7 @@ ObservedDecoder::ObservedDecoder(const Model& model, const Options& options)
   sequence_ = made->sequence;
   tap_.config = &model_.config();
   tap_.layers.resize(model_.config().layers.size());
-  decoder_->SetAttentionTap(&tap_);
+  decoder_->AllowTaps(true);
 }
 
 void ObservedDecoder::Capture(const CaptureOptions& options) {
@@ -51,13 +51,14 @@ void ObservedDecoder::Profile(HeadProfile* profile, const HeadProfileOptions& op
                                                    options, profile);
   ASSERT_TRUE(made.ok()) << made.status().message();
   tap_.observer.profiler.emplace(*std::move(made));
-  decoder_->SetAttentionTap(&tap_);
 }
 
 void ObservedDecoder::Step(std::span<const TokenId> ids) {
   Status status = cache_->Reserve(sequence_, static_cast<std::int64_t>(ids.size()));
   ASSERT_TRUE(status.ok()) << status.message();
-  status = decoder_->Step(*cache_, sequence_, ids, RowRole::kPrefill, nullptr);
+  SequenceStep step(*cache_, sequence_, ids, RowRole::kPrefill);
+  step.sequence.attention_tap = &tap_;
+  status = decoder_->Step(*cache_, step.Batch());
   ASSERT_TRUE(status.ok()) << status.message();
 }
 

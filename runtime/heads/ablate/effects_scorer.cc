@@ -100,9 +100,8 @@ Result<std::span<const TokenId>> EffectsScorer::NextStep(std::int64_t begin) {
 
 /// From the first layer with the ids, or from what the present layer's heads give.
 Result<EffectsScorer::Nll> EffectsScorer::ScoreLayers(bool from_heads,
-                                                      std::vector<HeadEdits> edits) {
+                                                      const std::vector<HeadEdits>& edits) {
   if (Status status = Restart(); !status.ok()) return status;
-  decoder_.SetEdits(std::move(edits));
   Nll nll(static_cast<std::size_t>(options_.tokens - 1));
   LayerPart layers = {.first = from_heads ? layer_ : 0, .last = config_->layers.size()};
   for (std::int64_t begin = 0; begin < options_.tokens;) {
@@ -114,8 +113,9 @@ Result<EffectsScorer::Nll> EffectsScorer::ScoreLayers(bool from_heads,
       if (layer_ > 0) layers.hidden = hidden_.data() + begin * config_->d_model;
       layers.attended = attended_.data() + begin * layer.num_heads * layer.head_dim_v;
     }
-    if (Status status = decoder_.StepLayers(cache_.cache, cache_.sequence, *step, layers);
-        !status.ok())
+    SequenceStep one(cache_.cache, cache_.sequence, *step, RowRole::kPrefill);
+    one.sequence.edits = &edits;
+    if (Status status = decoder_.StepLayers(cache_.cache, one.Batch(), layers); !status.ok())
       return status;
     const std::int64_t scored = std::min(count, options_.tokens - 1 - begin);
     ScoreRows(decoder_,
@@ -128,12 +128,12 @@ Result<EffectsScorer::Nll> EffectsScorer::ScoreLayers(bool from_heads,
   return nll;
 }
 
-Result<EffectsScorer::Nll> EffectsScorer::Score(std::vector<HeadEdits> edits) {
-  return ScoreLayers(false, std::move(edits));
+Result<EffectsScorer::Nll> EffectsScorer::Score(const std::vector<HeadEdits>& edits) {
+  return ScoreLayers(false, edits);
 }
 
-Result<EffectsScorer::Nll> EffectsScorer::ScoreFrom(std::vector<HeadEdits> edits) {
-  return ScoreLayers(true, std::move(edits));
+Result<EffectsScorer::Nll> EffectsScorer::ScoreFrom(const std::vector<HeadEdits>& edits) {
+  return ScoreLayers(true, edits);
 }
 
 Result<bool> EffectsScorer::EnterLayer() {
@@ -144,7 +144,6 @@ Result<bool> EffectsScorer::EnterLayer() {
     attended_ = AlignedBuffer<float>(tokens * MostAttended(*config_));
   }
   if (Status status = Restart(); !status.ok()) return status;
-  decoder_.SetEdits({});
   const LayerConfig& layer = config_->layers[layer_];
   const std::int64_t width = layer.num_heads * layer.head_dim_v;
   for (std::int64_t begin = 0; begin < tokens;) {
@@ -153,8 +152,8 @@ Result<bool> EffectsScorer::EnterLayer() {
     const auto count = static_cast<std::int64_t>(step->size());
     LayerPart part = {.first = layer_, .last = layer_ + 1};
     if (layer_ > 0) part.hidden = hidden_.data() + begin * d;
-    if (Status status = decoder_.StepLayers(cache_.cache, cache_.sequence, *step, part);
-        !status.ok())
+    SequenceStep one(cache_.cache, cache_.sequence, *step, RowRole::kPrefill);
+    if (Status status = decoder_.StepLayers(cache_.cache, one.Batch(), part); !status.ok())
       return status;
     std::copy_n(decoder_.hidden(), count * d, next_.data() + begin * d);
     std::copy_n(decoder_.attended(), count * width, attended_.data() + begin * width);

@@ -28,10 +28,10 @@ class EffectsScorer {
   static Result<EffectsScorer> Create(const Model& model, std::span<const TokenId> ids,
                                       const HeadTextOptions& options);
 
-  Result<Nll> Score(std::vector<HeadEdits> edits);
+  Result<Nll> Score(const std::vector<HeadEdits>& edits);
   /// False when it was cancelled.
   Result<bool> EnterLayer();
-  Result<Nll> ScoreFrom(std::vector<HeadEdits> edits);
+  Result<Nll> ScoreFrom(const std::vector<HeadEdits>& edits);
   void LeaveLayer();
 
   std::size_t layer() const noexcept { return layer_; }
@@ -45,7 +45,7 @@ class EffectsScorer {
   bool Cancelled() const noexcept {
     return options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed);
   }
-  Result<Nll> ScoreLayers(bool from_heads, std::vector<HeadEdits> edits);
+  Result<Nll> ScoreLayers(bool from_heads, const std::vector<HeadEdits>& edits);
   Status Restart();
   Result<std::span<const TokenId>> NextStep(std::int64_t begin);
 

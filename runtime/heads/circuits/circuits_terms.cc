@@ -78,7 +78,7 @@ Status RunText(const Model& model, std::span<const TokenId> ids, const DecoderLi
                OutputTap& tap) {
   Result<Decoder> decoder = Decoder::Create(model.impl(), limits);
   if (!decoder.ok()) return decoder.status();
-  decoder->SetAttentionTap(&tap);
+  decoder->AllowTaps(true);
   KvCacheParams params;
   params.layers = Decoder::CacheLayers(model.config());
   params.k_type = params.v_type = KvType::kF32;
@@ -88,7 +88,9 @@ Status RunText(const Model& model, std::span<const TokenId> ids, const DecoderLi
   if (!cache.ok()) return cache.status();
   if (Status status = cache->cache.Reserve(cache->sequence, limits.max_rows); !status.ok())
     return status;
-  return decoder->Step(cache->cache, cache->sequence, ids, RowRole::kPrefill, nullptr);
+  SequenceStep step(cache->cache, cache->sequence, ids, RowRole::kPrefill);
+  step.sequence.attention_tap = &tap;
+  return decoder->Step(cache->cache, step.Batch());
 }
 
 RowsF ReadRows(const WeightView& weight) {

@@ -98,9 +98,8 @@ void HeadCapture::Compute(Worker& worker, const AttentionStep& step, const Layer
     const std::int64_t index = i / kv_heads, g = i % kv_heads;
     const std::int64_t position = batch.first + index * options_.every;
     float* rows = rows_.data() + (index * layer.rows() + g * layer.group) * stride;
-    step.plan->WeightsOf(worker.index(), step.layer, 0, layer.kv_heads[static_cast<std::size_t>(g)],
-                         position - step.position, step.query, step.lse,
-                         {rows, stride, position + 1, nullptr});
+    step.WeightsOf(worker.index(), layer.kv_heads[static_cast<std::size_t>(g)],
+                   position - step.position, {rows, stride, position + 1, nullptr});
   });
 }
 

@@ -124,7 +124,7 @@ void HeadProfiler::AddCosts(const AttentionStep& step, std::vector<HeadStats>& h
     std::int64_t nanoseconds = 0;
     for (int thread = 0; thread < threads_; ++thread)
       nanoseconds += std::exchange(times_[thread * times_stride_ + k], 0);
-    const auto bytes = static_cast<double>(step.plan->BytesSeen(step.layer, 0, k));
+    const auto bytes = static_cast<double>(step.BytesSeen(k));
     for (std::int64_t h = k * group; h < (k + 1) * group; ++h) {
       heads[h].seconds += static_cast<double>(nanoseconds) * 1e-9 / static_cast<double>(group);
       heads[h].kv_bytes += bytes / static_cast<double>(group);
@@ -140,8 +140,7 @@ void HeadProfiler::LookAt(int thread, const AttentionStep& step, std::int64_t po
   const std::int64_t row = position - step.position;
   float* weights = rows_.data() + thread * thread_stride_;
   float* entropy = entropies_.data() + thread * entropy_stride_;
-  const SeenKeys seen = step.plan->WeightsOf(thread, step.layer, 0, kv_head, row, step.query,
-                                             step.lse, {weights, row_stride_, 0, entropy});
+  const SeenKeys seen = step.WeightsOf(thread, kv_head, row, {weights, row_stride_, 0, entropy});
   const double factor = NormFactor(step, row);
   for (std::int64_t g = 0; g < group; ++g) {
     const std::int64_t head = kv_head * group + g;

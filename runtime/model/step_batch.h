@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "manyhead/kv_cache.h"
+#include "manyhead/types.h"
+#include "runtime/model/attention_tap.h"
+#include "runtime/model/head_edits.h"
+
+namespace manyhead {
+
+/// Called with each layer's queries [rows, H, D] of a sequence, as attention gets them: rotated,
+/// the first at `position`. By one thread of the region, while the others work on.
+using QueryTap = std::function<void(std::size_t layer, std::int64_t position, std::int64_t rows,
+                                    const float* query)>;
+
+/// One sequence of a step.
+struct StepSequence {
+  SequenceId id{};            ///< of the cache, in which room is reserved for its rows
+  std::int64_t position = 0;  ///< of its first row: the cache's length less its rows
+  RowRole role = RowRole::kPrefill;
+  const std::vector<HeadEdits>* edits = nullptr;  ///< [layer] changes to its heads; null: none
+  AttentionTap* attention_tap = nullptr;          ///< looks at its attention; null: none
+  const QueryTap* query_tap = nullptr;            ///< likewise
+};
+
+/// All that the layer loop sees of a step: the next tokens of some sequences, in any order and in
+/// either role. Rows are counted as the ids stand here. A row's results do not depend on the
+/// others.
+struct StepBatch {
+  std::span<const TokenId> ids{};               ///< [M] sequence by sequence
+  std::span<const std::int64_t> qo_indptr{};    ///< [B + 1]: where each sequence's ids begin, and M
+  std::span<const StepSequence> sequences{};    ///< [B], each of another sequence
+  std::span<const std::int64_t> logit_rows{};   ///< rows that want logits, at most M, in any order
+  float* logits = nullptr;                      ///< [logit_rows, vocab]
+  std::span<const std::int64_t> hidden_rows{};  ///< rows that want hidden states
+  float* hidden = nullptr;  ///< [hidden_rows, d]: what the output matrix reads, after the last norm
+};
+
+/// A step of one sequence: the last ids of it, for which the cache has reserved room.
+class SequenceStep {
+ public:
+  SequenceStep(const KvCache& cache, SequenceId id, std::span<const TokenId> ids, RowRole role)
+      : ids_(ids), indptr_{0, std::ssize(ids)} {
+    sequence.id = id;
+    sequence.position = cache.length(id) - std::ssize(ids);
+    sequence.role = role;
+  }
+  SequenceStep(const SequenceStep&) = delete;
+  SequenceStep& operator=(const SequenceStep&) = delete;
+
+  StepSequence sequence;
+
+  /// Without logits, or with those [vocab] after the last id. Valid while the step is.
+  StepBatch Batch(float* logits = nullptr) {
+    StepBatch batch;
+    batch.ids = ids_;
+    batch.qo_indptr = indptr_;
+    batch.sequences = {&sequence, 1};
+    last_ = std::ssize(ids_) - 1;
+    if (logits != nullptr) batch.logit_rows = {&last_, 1};
+    batch.logits = logits;
+    return batch;
+  }
+
+ private:
+  std::span<const TokenId> ids_;
+  std::int64_t indptr_[2];
+  std::int64_t last_ = 0;
+};
+
+}  // namespace manyhead
