@@ -202,6 +202,10 @@ class Session {
   /// nothing and costs nothing. `*profile` outlives the session or the next call.
   void SetProfile(StepProfile* profile);
 
+  /// Which products a step takes, in the order of the phases. A sequence's first token takes f32
+  /// activations in place of int8.
+  std::vector<ProductPath> ProductPaths() const;
+
   /// Hands the attention weights of chosen heads and rows to options->on_row from now on, of
   /// prompts and decoded tokens alike, once for each time a token is evaluated; null, as at first,
   /// costs nothing. They are recomputed beside the usual kernels, so results keep their bits.

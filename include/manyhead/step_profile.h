@@ -3,8 +3,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "manyhead/export.h"
+#include "manyhead/types.h"
 
 namespace MANYHEAD_API manyhead {
 
@@ -26,6 +28,16 @@ inline constexpr std::size_t kNumStepPhases = 10;
 
 /// "query/key/value", "attention".
 const char* StepPhaseName(StepPhase phase) noexcept;
+
+/// The products that matrices of one weight type take in one phase. They follow from type, storage,
+/// MathMode, instruction set and role, never from the number of tokens; see RowRole.
+struct ProductPath {
+  StepPhase phase = StepPhase::kHead;  ///< whose matrices
+  WeightType type = WeightType::kF32;  ///< as they are stored
+  std::int64_t matrices = 0;           ///< how many there are
+  std::string decode;   ///< of tokens that decode, and of all logits, e.g. "packed int8 avx512"
+  std::string prefill;  ///< of prompts, e.g. "tiles bf16 amx"
+};
 
 /// What one phase cost, summed over layers and steps.
 struct PhaseCost {

@@ -77,6 +77,8 @@ class Decoder {
   /// undefined.
   void SkipUnread(const std::vector<HeadEdits>& edits);
 
+  /// The products of all matrices, by phase and weight type.
+  std::vector<ProductPath> ProductPaths() const;
   /// Whether tokens give the same bits in both roles.
   bool RolesAgree() const noexcept;
 

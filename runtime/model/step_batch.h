@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "manyhead/kinds.h"
 #include "manyhead/kv_cache.h"
 #include "manyhead/types.h"
 #include "runtime/model/attention_tap.h"

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "manyhead/step_profile.h"
@@ -33,6 +35,37 @@ void Decoder::AddProduct(StepPhase phase, const WeightView* weight, std::int64_t
   PhaseCost& cost = (*timer_.profile())[phase];
   cost.bytes += weight->rows * WeightRowBytes(*weight);
   cost.flops += 2 * rows * weight->rows * weight->cols;
+}
+
+std::vector<ProductPath> Decoder::ProductPaths() const {
+  std::vector<ProductPath> paths;
+  const auto add = [&](StepPhase phase, const WeightView* weight, bool both_roles = true) {
+    if (weight == nullptr || weight->rows == 0) return;
+    const auto name = [&](RowRole role) {
+      return std::string(LinearPathName(*weight, limits_.isa, limits_.math, role));
+    };
+    ProductPath path{phase, weight->type, 1, name(RowRole::kDecode), {}};
+    path.prefill = both_roles ? name(RowRole::kPrefill) : path.decode;
+    const auto same = std::find_if(paths.begin(), paths.end(), [&](const ProductPath& other) {
+      return other.phase == phase && other.type == path.type && other.decode == path.decode &&
+             other.prefill == path.prefill;
+    });
+    if (same == paths.end())
+      paths.push_back(std::move(path));
+    else
+      ++same->matrices;
+  };
+  for (const LayerWeights& w : model_->weights.layers)
+    for (const WeightView* weight : {&w.query, &w.key, &w.value})
+      add(StepPhase::kQueryKeyValue, weight);
+  for (const Layer& layer : layers_) add(StepPhase::kAttentionOutput, layer.attention.output);
+  for (const Layer& layer : layers_) {
+    add(StepPhase::kGateUp, layer.feed_forward.gate);
+    add(StepPhase::kGateUp, layer.feed_forward.up);
+  }
+  for (const Layer& layer : layers_) add(StepPhase::kDown, layer.feed_forward.down);
+  add(StepPhase::kHead, &model_->weights.head, /*both_roles=*/false);
+  return paths;
 }
 
 /// Adds what the step that has just run had to read and compute.

@@ -234,6 +234,8 @@ Status Session::Score(std::span<const TokenId> ids, std::span<double> nll) {
 
 Status Session::Truncate(std::int64_t length) { return impl_->Truncate(length); }
 
+std::vector<ProductPath> Session::ProductPaths() const { return impl_->decoder.ProductPaths(); }
+
 void Session::SetProfile(StepProfile* profile) { impl_->decoder.SetProfile(profile); }
 
 std::int64_t Session::length() const noexcept { return impl_->length(); }

@@ -2,10 +2,45 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 
 namespace manyhead::testing {
+
+namespace {
+
+/// The bits of a half whose exponent is in range, ties rounded away from zero.
+std::uint16_t ToHalf(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude < 0x38800000U) return static_cast<std::uint16_t>(bits >> 16 & 0x8000U);
+  return static_cast<std::uint16_t>((bits >> 16 & 0x8000U) |
+                                    (magnitude - 0x38000000U + 0x1000U) >> 13);
+}
+
+/// Some numbers as a file stores them in `type`.
+std::string Encode(const std::vector<float>& values, WeightType type) {
+  std::string bytes;
+  const auto put = [&](const auto& x) {
+    bytes.append(reinterpret_cast<const char*>(&x), sizeof x);
+  };
+  if (type == WeightType::kF32)
+    for (const float x : values) put(x);
+  if (type == WeightType::kF16)
+    for (const float x : values) put(ToHalf(x));
+  for (std::size_t begin = 0; type == WeightType::kQ8_0 && begin < values.size(); begin += 32) {
+    float most = 1e-3F;
+    for (std::size_t i = 0; i < 32; ++i) most = std::max(most, std::fabs(values[begin + i]));
+    put(ToHalf(most / 127));
+    for (std::size_t i = 0; i < 32; ++i)
+      put(static_cast<std::int8_t>(std::lround(values[begin + i] / most * 126)));
+  }
+  return bytes;
+}
+
+}  // namespace
 
 void TinyModel::Fill(const std::string& name, std::int64_t rows, std::int64_t cols, double mean,
                      double spread) {
@@ -98,9 +133,10 @@ GgufWriter TinyModel::ToGguf(GgufWriter file, const std::string& replaced) const
   for (const auto& [name, values] : tensors) {
     const std::int64_t size = static_cast<std::int64_t>(values.size());
     std::vector<std::int64_t> shape = {size};
-    if (const auto cols = cols_.find(name); cols != cols_.end())
-      shape = {cols->second, size / cols->second};
-    file.AddTensor(name, WeightType::kF32, shape, values);
+    const auto cols = cols_.find(name);
+    if (cols != cols_.end()) shape = {cols->second, size / cols->second};
+    const WeightType type = cols != cols_.end() ? matrices : WeightType::kF32;
+    file.AddTensor(name, type, shape, Encode(values, type));
   }
   return file;
 }

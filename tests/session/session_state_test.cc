@@ -249,7 +249,7 @@ TEST(SessionState, DamagedStatesAreRefused) {
       {0, -1, "is no session's"},
       {8, std::int64_t{259} << 32 | 1, "ids[1] = 259; expected 0 to 258"},
       {8, -1, "ids[0] = -1; expected 0 to 258"},
-      {8 + 40, 11, "has 10 token ids, 11 of them of many rows; its sequence has 10"},
+      {8 + 40, 11, "has 10 token ids, 11 of them of a prompt; its sequence has 10"},
       {8 + 40 + 16, 258, "is no session's"},
       {8 + 40 + 16, std::int64_t{1} << 60, "is no session's"},
   };
