@@ -5,6 +5,8 @@
 #include <cmath>
 #include <span>
 
+#include "runtime/platform/math.h"
+
 namespace manyhead {
 namespace {
 
@@ -39,7 +41,7 @@ void FeedForward::Activate(Worker& worker, const LinearRows& rows) const noexcep
                         : activation == Activation::kGeluTanh ? kernels->gelu_mul
                                                               : &GeluErfMul;
   const std::int64_t elements = rows.count() * up->rows;
-  worker.ForEach((elements + kActivationBlock - 1) / kActivationBlock, [&](std::int64_t block) {
+  worker.ForEach(CeilDiv(elements, kActivationBlock), [&](std::int64_t block) {
     const std::int64_t begin = block * kActivationBlock;
     const float* factor = kind == FeedForwardKind::kGated ? up_rows + begin : kOnes.data();
     float* x = activated() + begin;

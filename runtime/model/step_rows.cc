@@ -1,29 +1,25 @@
 #include "runtime/model/step_rows.h"
 
-#include <algorithm>
-#include <sstream>
+#include <cstddef>
+
+#include "runtime/platform/errors.h"
 
 namespace manyhead {
 namespace {
 
+constexpr const char* kName = "StepBatch";
+
 template <class... Parts>
 Status Invalid(const Parts&... parts) {
-  std::ostringstream message;
-  message << "StepBatch: ";
-  (message << ... << parts);
-  return Status(StatusCode::kInvalidArgument, message.str());
-}
-
-Status CheckRange(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return Status();
-  return Invalid(name, " = ", value, "; expected ", low, "..", high);
+  return InvalidArgument(kName, parts...);
 }
 
 Status CheckShape(const StepBatch& batch, const StepBounds& bounds) {
   const std::int64_t count = std::ssize(batch.sequences), rows = std::ssize(batch.ids);
-  if (Status status = CheckRange("sequences", count, 1, bounds.max_sequences); !status.ok())
+  if (Status status = CheckRange(kName, "sequences", count, 1, bounds.max_sequences); !status.ok())
     return status;
-  if (Status status = CheckRange("ids", rows, 1, bounds.max_rows); !status.ok()) return status;
+  if (Status status = CheckRange(kName, "ids", rows, 1, bounds.max_rows); !status.ok())
+    return status;
   const auto& indptr = batch.qo_indptr;
   if (std::ssize(indptr) != count + 1)
     return Invalid("qo_indptr has ", indptr.size(),
