@@ -13,6 +13,22 @@ double PerStep(const ProfileResult& result) {
   return 1 / static_cast<double>(std::max<std::int64_t>(1, result.profile.steps));
 }
 
+/// The names of the products that a phase takes in the roles of the test, each once.
+std::string ProductOf(const ProfileResult& result, StepPhase phase) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (const ProductPath& path : result.products) {
+    if (path.phase != phase) continue;
+    if (result.test.n_gen > 0) add(path.decode);
+    if (result.test.n_prompt > 0) add(path.prefill);
+  }
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 Json RowJson(const ProfileRow& row) {
   const auto or_null = [](double value) { return value > 0 ? Json(value) : Json(); };
   Json json;
@@ -22,6 +38,7 @@ Json RowJson(const ProfileRow& row) {
   json["waiting_seconds"] = row.waiting_seconds;
   json["bytes"] = row.bytes;
   json["flops"] = row.flops;
+  json["product"] = row.product;
   json["bound_seconds"] = or_null(row.bound_seconds);
   json["of_bound"] = or_null(row.of_bound);
   return json;
@@ -79,7 +96,7 @@ void PrintTable(const Model& model, const Profile& profile) {
   const SessionOptions& options = profile.setting.options;
   const Roofline& roofline = profile.setting.roofline;
   std::vector<std::vector<std::string>> cells = {
-      {"phase", "us", "%", "waiting us", "bytes", "Mflop", "bound us", "of bound"}};
+      {"phase", "us", "%", "waiting us", "bytes", "Mflop", "bound us", "of bound", "product"}};
   const auto add = [&](const ProfileRow& row) {
     const auto number = [](double value, int digits) {
       return value > 0 ? FormatFixed(value, digits) : "";
@@ -87,7 +104,7 @@ void PrintTable(const Model& model, const Profile& profile) {
     cells.push_back({row.name, FormatFixed(row.seconds * 1e6, 1), FormatFixed(row.percent, 1),
                      number(row.waiting_seconds * 1e6, 1),
                      row.bytes > 0 ? FormatBytes(row.bytes) : "", number(row.flops / 1e6, 1),
-                     number(row.bound_seconds * 1e6, 1), number(row.of_bound, 2)});
+                     number(row.bound_seconds * 1e6, 1), number(row.of_bound, 2), row.product});
   };
   ProfileRow all;
   all.name = "step";
@@ -130,6 +147,7 @@ std::vector<ProfileRow> ProfileRows(const ProfileResult& result, const Roofline&
     row.waiting_seconds = cost.waiting_seconds * per_step;
     row.bytes = static_cast<double>(cost.bytes) * per_step;
     row.flops = static_cast<double>(cost.flops) * per_step;
+    row.product = ProductOf(result, static_cast<StepPhase>(i));
     row.bound_seconds = roofline.Bound(row.bytes, row.flops);
     const double wall = row.seconds + row.waiting_seconds;
     if (wall > 0) row.of_bound = row.bound_seconds / wall;

@@ -15,9 +15,10 @@ namespace manyhead::cli {
 /// A test whose steps were profiled.
 struct ProfileResult {
   BenchTest test;
-  StepProfile profile;          ///< of all counted runs
-  double seconds = 0;           ///< of all counted runs
-  double sampling_seconds = 0;  ///< thereof, to choose greedy tokens
+  StepProfile profile;                  ///< of all counted runs
+  std::vector<ProductPath> products{};  ///< of the session
+  double seconds = 0;                   ///< of all counted runs
+  double sampling_seconds = 0;          ///< thereof, to choose greedy tokens
 };
 
 /// One line of a profile, in seconds per step: a decoded token, or a chunk of a prompt.
@@ -27,6 +28,7 @@ struct ProfileRow {
   double percent = 0;          ///< of the step's time; those of all rows add up to 100
   double waiting_seconds = 0;  ///< at this phase's barriers, which are a row of their own
   double bytes = 0, flops = 0;
+  std::string product;       ///< by which its matrices are multiplied
   double bound_seconds = 0;  ///< the least that the machine needs for them; 0 = nothing to compare
   double of_bound = 0;       ///< bound over time and waiting; 0 = nothing to compare
 };

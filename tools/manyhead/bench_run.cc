@@ -130,6 +130,7 @@ Result<std::optional<ProfileResult>> BenchRunner::Profile(const BenchTest& test,
   if (static_cast<std::int64_t>(samples_ns.size()) < repetitions)
     return std::optional<ProfileResult>();
   for (const std::int64_t ns : samples_ns) result.seconds += static_cast<double>(ns) * 1e-9;
+  result.products = session_->ProductPaths();
   result.sampling_seconds = static_cast<double>(sampling_ns_) * 1e-9;
   return std::optional<ProfileResult>(std::move(result));
 }
