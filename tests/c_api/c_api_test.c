@@ -112,6 +112,7 @@ static void CheckSteps(const mh_model* model, const int32_t* prompt, size_t coun
   mh_session_options options;
   mh_kv_usage usage;
   const float* logits = NULL;
+  float last = 0;
   const int32_t* ids = NULL;
   int32_t next = 0;
   int64_t i = 0;
@@ -142,6 +143,16 @@ static void CheckSteps(const mh_model* model, const int32_t* prompt, size_t coun
   CHECK(mh_session_get_kv_usage(session, &usage) == MH_OK);
   CHECK(usage.used_bytes > 0 && usage.used_bytes + usage.table_bytes <= usage.capacity_bytes);
   CHECK(mh_session_truncate(session, 5) == MH_OK && mh_session_length(session, NULL) == 5);
+  /* Two ids that decode give what two steps of one give. */
+  CHECK(mh_session_append(session, prompt, 1, NULL) == MH_OK);
+  CHECK(mh_session_append(session, prompt + 1, 1, &logits) == MH_OK);
+  last = logits[7];
+  CHECK(mh_session_truncate(session, 5) == MH_OK);
+  CHECK(mh_session_append_as(session, prompt, 2, MH_ROLE_DECODE, &logits) == MH_OK);
+  CHECK(logits[7] == last && mh_session_length(session, NULL) == 7);
+  CHECK(mh_session_append_as(session, prompt, 1, (mh_row_role)2, NULL) == MH_INVALID_ARGUMENT);
+  CHECK(strstr(mh_session_message(session), "role = 2; expected 0 (prefill) or 1 (decode)"));
+  CHECK(mh_session_length(session, NULL) == 7);
   mh_session_free(&session);
 }
 
