@@ -1,6 +1,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <atomic>
 
 #include <algorithm>
 #include <charconv>
@@ -40,8 +41,7 @@ class BusyLoops {
       const pid_t child = fork();
       if (child == 0) {
         alarm(3600);  // they do not outlive a parent that was killed by much
-        for (volatile unsigned x = 0;; x = x + 1) {
-        }
+        for (std::atomic<unsigned> x = 0;;) x.fetch_add(1, std::memory_order_relaxed);
       }
       if (child > 0) children_.push_back(child);
     }

@@ -6,6 +6,7 @@
 #include "runtime/linear/linear.h"
 #include "runtime/linear/pack.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/isa.h"
 #include "tests/linear/linear_testing.h"
 
 namespace manyhead {
