@@ -48,7 +48,7 @@ struct MultiHeadAttentionParams {
   /// selects d_model / num_heads, max_kv_len 0 selects max_q_len.
   AttentionParams attention = {};
   std::optional<RopeConfig> rope = {};  ///< of queries and keys; rotary_dim 0 selects head_dim
-  /// kFast begins a sequence without int8, as a model does.
+  /// kFast keeps int8 from a sequence's first token, as a model does.
   MathMode math = MathMode::kExact;
   /// Computes one head after the other, each with its own slices of the weights, and adds up their
   /// terms. For inspection: the same result but for the order of that sum, at a lower speed.

@@ -139,13 +139,16 @@ TEST_P(Layer, TermsAndBiasAddUpAndSequentialAgrees) {
 
 /// Runs x through the layer's own cache in pieces of these lengths.
 std::vector<float> AppendPieces(MultiHeadAttention& layer, const std::vector<float>& x,
-                                const std::vector<std::int64_t>& pieces) {
+                                const std::vector<std::int64_t>& pieces,
+                                std::optional<RowRole> role = {}) {
   const std::int64_t d = layer.params().d_model;
   std::vector<float> out(x.size(), kNan);
   std::int64_t at = 0;
   EXPECT_TRUE(layer.Truncate(0).ok());
   for (std::int64_t piece : pieces) {
-    const Status status = layer.Append(piece, x.data() + at * d, out.data() + at * d);
+    ForwardOptions options;
+    options.role = role;
+    const Status status = layer.Append(piece, x.data() + at * d, out.data() + at * d, options);
     EXPECT_TRUE(status.ok()) << status.message();
     at += piece;
     EXPECT_EQ(layer.length(), at);
@@ -162,21 +165,21 @@ TEST_P(Layer, PiecesThroughACacheEqualTheWhole) {
   for (const bool sequential : {false, true}) {
     params.sequential = sequential;
     MultiHeadAttention layer = Make(params, matrices);
-    const auto whole = [&](std::int64_t q_len) {
-      const std::vector<float> x = RandomFloats(q_len * params.d_model, 97);
+    for (const RowRole role : {RowRole::kPrefill, RowRole::kDecode}) {
+      const std::vector<float> x = RandomFloats(60 * params.d_model, 97);
       std::vector<float> out(x.size(), kNan);
-      EXPECT_TRUE(layer.Forward(q_len, x.data(), out.data()).ok());
-      return std::pair(x, out);
-    };
-    const auto [few, few_out] = whole(8);
-    ExpectSameBits(AppendPieces(layer, few, {8}), few_out, "8");
-    ExpectSameBits(AppendPieces(layer, few, {3, 1, 4}), few_out, "3, 1, 4");
-    ExpectSameBits(AppendPieces(layer, few, {1, 0, 1, 1, 1, 1, 1, 1, 1}), few_out, "ones");
-    const auto [many, many_out] = whole(60);
-    ExpectSameBits(AppendPieces(layer, many, {60}), many_out, "60");
-    ExpectSameBits(AppendPieces(layer, many, {9, 24, 27}), many_out, "9, 24, 27");
-    const std::vector<double> wide(many_out.begin(), many_out.end());
-    ExpectNear(AppendPieces(layer, many, {40, 8, 1, 1, 10}), wide, "few and many rows");
+      ForwardOptions options;
+      options.role = role;
+      EXPECT_TRUE(layer.Forward(60, x.data(), out.data(), options).ok());
+      const std::vector<std::int64_t> ones(60, 1);
+      for (const std::vector<std::int64_t>& pieces : std::vector<std::vector<std::int64_t>>{
+               {60}, {3, 1, 4, 52}, {9, 24, 27}, {40, 8, 0, 1, 1, 10}, ones})
+        ExpectSameBits(AppendPieces(layer, x, pieces, role), out,
+                       role == RowRole::kDecode ? "decode" : "prefill");
+      // By default one token decodes and more are a prompt.
+      const std::vector<double> wide(out.begin(), out.end());
+      ExpectNear(AppendPieces(layer, x, {40, 8, 1, 1, 10}), wide, "both roles");
+    }
   }
 }
 
@@ -392,10 +395,10 @@ TEST_P(LayerOn, FastMathStaysCloseAndBeginsExactly) {
   MultiHeadAttention fast =
       *MultiHeadAttention::Create(params, stored.AsWeights(WeightType::kQ8_0));
   const std::vector<float> x = RandomFloats(24 * 256, 88, 0.1F);
-  const std::vector<float> a = AppendPieces(exact, x, {8, 8, 8});
-  const std::vector<float> b = AppendPieces(fast, x, {8, 8, 8});
-  constexpr std::int64_t kFirst = 8 * 256;
-  ExpectSameBits({b.begin(), b.begin() + kFirst}, {a.begin(), a.begin() + kFirst}, "first piece");
+  const std::vector<float> a = AppendPieces(exact, x, {8, 8, 8}, RowRole::kDecode);
+  const std::vector<float> b = AppendPieces(fast, x, {8, 8, 8}, RowRole::kDecode);
+  constexpr std::int64_t kFirst = 256;
+  ExpectSameBits({b.begin(), b.begin() + kFirst}, {a.begin(), a.begin() + kFirst}, "first token");
   ExpectNear(b, {a.begin(), a.end()}, "fast", 3e-2);
   EXPECT_NE(b, a);
 }
