@@ -219,6 +219,7 @@ TEST(SessionRoles, TruncatedAndRestoredTokensKeepTheirRoles) {
   SessionOptions options;
   options.threads = 1;
   options.kv_policy = "window(9)";
+  options.k_type = options.v_type = KvType::kF32;
   options.context = 400;
   const Model model = Tiny(WeightType::kF16, WeightStorage::kMapped);
   const auto fill = [&](Session& session, std::int64_t most) {
