@@ -30,7 +30,7 @@ ROOMS: dict[str, set[str]] = {
     "heads/ablate": {"model", "cache", "platform"},
     "heads/prune": {"heads/ablate", "model", "formats", "linear", "platform"},
     "heads/circuits": {"model", "cache", "linear", "platform"},
-    "session": {"heads/observe", "heads/ablate", "model", "cache", "linear", "platform"},
+    "session": {"heads/observe", "heads/ablate", "model", "cache", "platform"},
     "heads/classify": {"text", "platform"},
     "calibrate": {"model", "cache", "platform"},
     "memory": {"session", "model", "text", "formats", "cache", "linear", "platform"},
