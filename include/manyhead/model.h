@@ -52,11 +52,11 @@ struct ModelConfig {
   bool qk_norm = false;            ///< every query and key head is normalised before rotation
   bool post_norms = false;  ///< attention's and feed-forward's outputs are normalised before adding
 
-  ResidualKind residual = ResidualKind::kSequential;  ///< in all layers
-  FeedForwardKind feed_forward = FeedForwardKind::kGated;
-  Activation activation = Activation::kSilu;  ///< of feed-forward
+  ResidualKind residual = ResidualKind::kSequential;       ///< in all layers
+  FeedForwardKind feed_forward = FeedForwardKind::kGated;  ///< in all layers
+  Activation activation = Activation::kSilu;               ///< of feed-forward
 
-  PositionKind positions = PositionKind::kRotary;
+  PositionKind positions = PositionKind::kRotary;  ///< of tokens
   std::int64_t num_positions = 0;  ///< rows of the table of learned positions; 0 = no table
   bool causal = true;              ///< a query sees no key after itself
 
