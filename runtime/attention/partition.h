@@ -51,8 +51,8 @@ struct AttentionRequest {
   std::int64_t first_item = 0;    ///< items of the requests before this one
   std::int64_t first_merge = 0;   ///< tiles to merge of the requests before this one
   std::int64_t parts_offset = 0;  ///< of its partial states, in floats
-  std::int64_t* head_times = nullptr;  ///< where the time of each KV head is added; null: nowhere
-  std::int64_t head_times_stride = 0;  ///< elements from one thread's times to the next
+  std::int64_t* head_times = nullptr;  ///< where its heads' nanoseconds go; see TimeHeads
+  std::int64_t head_times_stride = 0;
 
   /// Returns the split, in units of kAttentionSplit keys, that is part `part`.
   std::int64_t SplitOf(std::int64_t part) const noexcept {

@@ -154,14 +154,11 @@ struct AttentionPlan::Impl {
   Status CheckTensors(const AttentionTensors& tensors, const char* function) const noexcept;
   Status CutItems(const char* function) noexcept;
 
-  /// What an item worked on.
-  struct Worked {
-    const Request* request;
-    std::int64_t head;  ///< KV head
-  };
-  Worked RunItem(const Tensors& tensors, const Scratch& scratch, std::int64_t item) const noexcept;
-  Worked MergeTile(const Tensors& tensors, const Scratch& scratch,
-                   std::int64_t item) const noexcept;
+  /// Both return what they worked on.
+  AttentionWork RunItem(const Tensors& tensors, const Scratch& scratch,
+                        std::int64_t item) const noexcept;
+  AttentionWork MergeTile(const Tensors& tensors, const Scratch& scratch,
+                          std::int64_t item) const noexcept;
   /// Runs `item` by one of them, on the clock where the heads of a request are timed.
   template <class Fn>
   void RunTimed(int thread, bool timed, const Fn& item) const noexcept;

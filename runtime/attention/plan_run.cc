@@ -76,21 +76,20 @@ void AttentionPlan::Impl::Finish(const Tensors& tensors, const AttentionTileRows
   }
 }
 
-AttentionPlan::Impl::Worked AttentionPlan::Impl::RunItem(const Tensors& tensors,
-                                                         const Scratch& scratch,
-                                                         std::int64_t item) const noexcept {
+AttentionWork AttentionPlan::Impl::RunItem(const Tensors& tensors, const Scratch& scratch,
+                                           std::int64_t item) const noexcept {
   const AttentionWork work = partition_.ItemAt(requests(), item);
   const auto& [placed, head, index, part] = work;
   const Request& request = *placed;
   const kernels::KvHeadView keys = KeysOf(request, tensors.layer, head);
   const AttentionTileRows rows(*this, request, head, index, keys);
   const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
-  if (request.split && !SeesSplit(rows, source, request.SplitOf(part))) return {&request, head};
+  if (request.split && !SeesSplit(rows, source, request.SplitOf(part))) return work;
   rows.PackQueries(tensors.q, scratch.q);
   if (request.split) {
     AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
                 rows.KernelTile(scratch.q, scratch.probs, PartOf(work)), request.SplitOf(part));
-    return {&request, head};
+    return work;
   }
   const std::int64_t first = source.From(rows, 0).begin / kAttentionSplit;
   std::int64_t next = AttendSplit(*kernels_, rows, tensors.q, tensors.out, source,
@@ -102,12 +101,11 @@ AttentionPlan::Impl::Worked AttentionPlan::Impl::RunItem(const Tensors& tensors,
     kernels_->merge(scratch.total, scratch.part, rows.rows(), v_row_);
   }
   Finish(tensors, rows, source, scratch);
-  return {&request, head};
+  return work;
 }
 
-AttentionPlan::Impl::Worked AttentionPlan::Impl::MergeTile(const Tensors& tensors,
-                                                           const Scratch& scratch,
-                                                           std::int64_t item) const noexcept {
+AttentionWork AttentionPlan::Impl::MergeTile(const Tensors& tensors, const Scratch& scratch,
+                                             std::int64_t item) const noexcept {
   AttentionWork work = partition_.MergeAt(requests(), item);
   const Request& request = *work.request;
   const std::int64_t head = work.head;
@@ -121,7 +119,7 @@ AttentionPlan::Impl::Worked AttentionPlan::Impl::MergeTile(const Tensors& tensor
   }
   if (source.has_scores()) rows.PackQueries(tensors.q, scratch.q);
   Finish(tensors, rows, source, scratch);
-  return {&request, head};
+  return work;
 }
 
 template <class Fn>
@@ -131,9 +129,11 @@ void AttentionPlan::Impl::RunTimed(int thread, bool timed, const Fn& item) const
     return;
   }
   const std::int64_t begin = SteadyNanoseconds();
-  const auto [request, head] = item();
-  if (request->head_times != nullptr)
-    request->head_times[thread * request->head_times_stride + head] += SteadyNanoseconds() - begin;
+  const AttentionWork work = item();
+  const Request& request = *work.request;
+  if (request.head_times != nullptr)
+    request.head_times[thread * request.head_times_stride + work.head] +=
+        SteadyNanoseconds() - begin;
 }
 
 void AttentionPlan::Impl::RunOn(Worker& worker, std::int64_t layer,
@@ -142,9 +142,9 @@ void AttentionPlan::Impl::RunOn(Worker& worker, std::int64_t layer,
   MANYHEAD_DCHECK(worker.count() <= params_.threads);
   const Tensors tensors{layer, q, out, lse};
   const Scratch scratch = ScratchOf(worker.index());
-  const bool timed =
-      std::any_of(requests_.begin(), requests_.begin() + num_requests_,
-                  [](const Request& request) { return request.head_times != nullptr; });
+  const bool timed = std::any_of(requests().begin(), requests().end(), [](const Request& request) {
+    return request.head_times != nullptr;
+  });
   worker.ForEach(items_, [&](std::int64_t i) {
     RunTimed(worker.index(), timed, [&] { return RunItem(tensors, scratch, i); });
   });
