@@ -87,15 +87,19 @@ void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::
   const auto path_of = [&](const LinearOutput& output, RowRole role) {
     return PathOf(*output.weight, impl.limits.isa, impl.limits.math, role);
   };
+  // Of a role that no row has, nothing is asked.
+  const RowRole some_decode = rows.decode > 0 ? RowRole::kDecode : RowRole::kPrefill;
+  const RowRole some_prefill = rows.prefill > 0 ? RowRole::kPrefill : RowRole::kDecode;
+  const bool one_role = some_decode == some_prefill;
   // Outputs that share x may have weights of different types, which go different ways.
   const LinearOutput* next = outputs.data();
   const LinearOutput* const end = next + outputs.size();
   while (next != end) {
-    const Path decode = path_of(*next, RowRole::kDecode);
-    const Path prefill = path_of(*next, RowRole::kPrefill);
+    const Path decode = path_of(*next, some_decode);
+    const Path prefill = one_role ? decode : path_of(*next, some_prefill);
     const LinearOutput* last = next + 1;
-    while (last != end && path_of(*last, RowRole::kDecode) == decode &&
-           path_of(*last, RowRole::kPrefill) == prefill)
+    while (last != end && path_of(*last, some_decode) == decode &&
+           (one_role || path_of(*last, some_prefill) == prefill))
       ++last;
     const auto run = [&](Path path, const RowRun& run_rows) {
       if (run_rows.count > 0)
