@@ -14,6 +14,7 @@
 #include "manyhead/kv_cache.h"
 #include "manyhead/memory.h"
 #include "manyhead/model.h"
+#include "manyhead/model_config.h"
 #include "manyhead/multi_head_attention.h"
 #include "manyhead/prune.h"
 #include "manyhead/rope.h"

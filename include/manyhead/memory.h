@@ -22,8 +22,7 @@ namespace MANYHEAD_API manyhead {
 struct ModelShape {
   ModelConfig config;               ///< as Model::config gives it
   std::vector<TensorInfo> tensors;  ///< named as in GGUF files: "blk.0.attn_q.weight"
-  std::int64_t experts_per_token =
-      0;                             ///< feed-forward experts a token goes through; 0 = no experts
+  std::string quantization;  ///< how a config.json says that matrices are stored; empty: as typed
   std::int64_t metadata_bytes = 0;   ///< of the model file before its tensors; 0 without a file
   std::int64_t tokenizer_bytes = 0;  ///< of the tokenizer once loaded; 0 without a file
 };
@@ -55,9 +54,10 @@ struct ShapeParams {
 Result<ModelShape> MakeModelShape(const ShapeParams& params);
 
 /// From the text of a Hugging Face config.json: llama, mistral, mixtral, qwen2, qwen3, qwen3_moe,
-/// gemma, gemma2, gemma3, gemma3_text, phi3 and gpt_oss. Matrices are of `weight_type`, by default
-/// what the text names as dtype, else f16.
-/// Errors   kInvalidArgument naming the key, what it holds and what was expected; kUnsupported
+/// gemma, gemma2, gemma3, gemma3_text, phi3, gpt_oss and gpt2. Matrices are of `weight_type`, by
+/// default what the text names as dtype, else f16; with neither, a quantization_config gives their
+/// bytes. Errors   kInvalidArgument naming the key, what it holds and what was expected;
+/// kUnsupported
 ///          naming a model_type that is none of these.
 Result<ModelShape> ParseModelShape(std::string_view json,
                                    std::optional<WeightType> weight_type = std::nullopt);
@@ -65,6 +65,12 @@ Result<ModelShape> ParseModelShape(std::string_view json,
 /// From the metadata of a GGUF file. Its tensors are not read, its tokenizer is.
 /// Errors   as Model::Load.
 Result<ModelShape> ReadModelShape(const std::string& path);
+
+/// Writes a GGUF file of `shape` to `path`, with random weights of a size that keeps activations
+/// where a trained model's are, and a tokenizer of a handful of tokens. The same shape gives the
+/// same file.
+/// Errors   kUnsupported naming what this version's layer loop does not run; kIoError.
+Status WriteRandomModel(const ModelShape& shape, const std::string& path);
 
 /// What PlanMemory plans for.
 struct MemoryOptions {

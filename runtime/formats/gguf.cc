@@ -79,7 +79,8 @@ Result<std::optional<bool>> GgufFile::GetBool(std::string_view key) const {
   const std::optional<GgufValue> value = impl_->Find(key);
   if (!value) return Value();
   if (value->type() != GgufType::kBool) return impl_->WrongType(key, *value, "a bool");
-  return Value(*value->cursor.data() != std::byte{0});
+  GgufCursor cursor = value->cursor;
+  return Value(TakeBool(&cursor));
 }
 
 Result<std::optional<std::vector<std::string_view>>> GgufFile::GetStrings(
@@ -98,9 +99,13 @@ Result<std::optional<std::vector<std::int64_t>>> GgufFile::GetInts(std::string_v
   using Value = std::optional<std::vector<std::int64_t>>;
   const std::optional<GgufValue> value = impl_->Find(key);
   if (!value) return Value();
-  if (!IsInteger(value->element_type)) return impl_->WrongType(key, *value, "integers");
   std::vector<std::int64_t> numbers(value->count);
   GgufCursor cursor = value->cursor;
+  if (value->is_array && value->element_type == GgufType::kBool) {
+    for (std::int64_t& number : numbers) number = TakeBool(&cursor) ? 1 : 0;
+    return Value(std::move(numbers));
+  }
+  if (!IsInteger(value->element_type)) return impl_->WrongType(key, *value, "integers");
   for (std::int64_t& number : numbers) {
     const std::optional<std::int64_t> element = TakeInt(value->element_type, &cursor);
     if (!element) return impl_->DoesNotFit(key, *value, "int64");
@@ -132,10 +137,10 @@ std::int64_t GgufFile::Count(std::string_view key) const noexcept {
   return value ? static_cast<std::int64_t>(value->count) : 0;
 }
 
-std::span<const GgufTensor> GgufFile::tensors() const noexcept { return impl_->index.tensors; }
+std::span<const StoredTensor> GgufFile::tensors() const noexcept { return impl_->index.tensors; }
 
-const GgufTensor* GgufFile::FindTensor(std::string_view name) const noexcept {
-  const std::vector<GgufTensor>& tensors = impl_->index.tensors;
+const StoredTensor* GgufFile::FindTensor(std::string_view name) const noexcept {
+  const std::vector<StoredTensor>& tensors = impl_->index.tensors;
   const auto name_of = [&](std::uint32_t i) { return tensors[i].name; };
   const std::vector<std::uint32_t>& order = impl_->index.tensors_by_name;
   const auto found = std::ranges::lower_bound(order, name, std::ranges::less{}, name_of);
@@ -164,6 +169,13 @@ std::vector<GgufFile::KeyInfo> GgufFile::keys() const {
     infos.push_back({key.name, key.value.type(), DescribeValue(key.value)});
   }
   return infos;
+}
+
+std::vector<Metadata::Entry> GgufFile::entries() const {
+  std::vector<Entry> entries;
+  for (KeyInfo& info : keys())
+    entries.push_back({info.key, static_cast<std::int64_t>(info.type), std::move(info.value)});
+  return entries;
 }
 
 std::vector<GgufFile::KeyBytes> GgufFile::key_bytes() const {

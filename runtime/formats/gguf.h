@@ -11,6 +11,7 @@
 
 #include "manyhead/status.h"
 #include "manyhead/types.h"
+#include "runtime/formats/checkpoint.h"
 
 namespace manyhead {
 
@@ -31,19 +32,6 @@ enum class GgufType : std::uint32_t {
   kFloat64 = 12,
 };
 
-/// One tensor: its data points into the mapped file.
-struct GgufTensor {
-  std::string_view name;
-  WeightType type = WeightType::kF32;
-  int num_dims = 0;
-  std::int64_t shape[4] = {1, 1, 1, 1};  ///< as in the file: innermost (contiguous) dimension first
-  const std::byte* data = nullptr;
-  std::int64_t size_bytes = 0;
-
-  std::int64_t cols() const noexcept { return shape[0]; }
-  std::int64_t rows() const noexcept { return shape[1] * shape[2] * shape[3]; }
-};
-
 /// A GGUF file of version 2 or 3, mapped read-only. Everything is checked when it is opened: every
 /// count, length, offset and alignment against the file's size, with no allocation larger than the
 /// file (or 16 MiB).
@@ -52,9 +40,8 @@ struct GgufTensor {
 /// that share bytes, arrays of arrays, dimensions of 0. Names and strings may hold any bytes:
 /// messages and keys() escape what would disturb a terminal.
 ///
-/// The getters return nothing when the key is absent and a kIoError naming the key and both types
-/// when it holds another kind of value: Result<std::optional<T>>.
-class GgufFile {
+/// A list of bools counts as one of the integers 0 and 1.
+class GgufFile final : public Checkpoint, public Metadata {
  public:
   /// Errors   kIoError naming the file and what is wrong at which key or tensor; kUnsupported
   ///          naming a tensor's type id that this library cannot read, another version of GGUF, or
@@ -62,33 +49,28 @@ class GgufFile {
   static Result<GgufFile> Open(const std::string& path);
   GgufFile(GgufFile&&) noexcept;
   GgufFile& operator=(GgufFile&&) noexcept;
-  ~GgufFile();
+  ~GgufFile() override;
 
-  Result<std::optional<std::string_view>> GetString(std::string_view key) const;
-  /// Any integer type whose value fits.
-  Result<std::optional<std::int64_t>> GetInt(std::string_view key) const;
-  /// Any number.
-  Result<std::optional<double>> GetFloat(std::string_view key) const;
-  Result<std::optional<bool>> GetBool(std::string_view key) const;
-  /// Arrays; numbers of any type that fit. A single number counts as an array of one for the number
-  /// forms.
-  Result<std::optional<std::vector<std::string_view>>> GetStrings(std::string_view key) const;
-  Result<std::optional<std::vector<std::int64_t>>> GetInts(std::string_view key) const;
-  Result<std::optional<std::vector<float>>> GetFloats(std::string_view key) const;
+  Result<std::optional<std::string_view>> GetString(std::string_view key) const override;
+  Result<std::optional<std::int64_t>> GetInt(std::string_view key) const override;
+  Result<std::optional<double>> GetFloat(std::string_view key) const override;
+  Result<std::optional<bool>> GetBool(std::string_view key) const override;
+  Result<std::optional<std::vector<std::string_view>>> GetStrings(
+      std::string_view key) const override;
+  Result<std::optional<std::vector<std::int64_t>>> GetInts(std::string_view key) const override;
+  Result<std::optional<std::vector<float>>> GetFloats(std::string_view key) const override;
+  std::int64_t Count(std::string_view key) const noexcept override;
+  std::vector<Entry> entries() const override;
 
-  /// Elements of an array, 1 for another value, 0 when absent: what the getters above will return.
-  std::int64_t Count(std::string_view key) const noexcept;
+  const Metadata& config() const noexcept override { return *this; }
+  const Metadata& tokenizer() const noexcept override { return *this; }
+  std::span<const StoredTensor> tensors() const noexcept override;
+  const StoredTensor* FindTensor(std::string_view name) const noexcept override;
+  void Prefetch() const noexcept override;
+  void Forget(std::span<const std::byte> part) const noexcept override;
+  const std::string& path() const noexcept override;
+  std::int64_t size_bytes() const noexcept override;
 
-  std::span<const GgufTensor> tensors() const noexcept;
-  /// Null when absent.
-  const GgufTensor* FindTensor(std::string_view name) const noexcept;
-  /// Starts reading the file into memory in the background; call before touching all tensors.
-  void Prefetch() const noexcept;
-  /// Takes `part` of a tensor's data out of this process's memory until it is read again.
-  void Forget(std::span<const std::byte> part) const noexcept;
-
-  const std::string& path() const noexcept;
-  std::int64_t size_bytes() const noexcept;
   int version() const noexcept;
   /// Keys in file order with their type and, for printing, their value shortened to one line.
   struct KeyInfo {
@@ -103,7 +85,7 @@ class GgufFile {
     std::span<const std::byte> bytes;
   };
   std::vector<KeyBytes> key_bytes() const;
-  /// Of the tensors' data.
+  /// The alignment of the tensors' data.
   std::int64_t alignment() const noexcept;
 
  private:

@@ -45,9 +45,9 @@ class BufferedFile {
         static_cast<std::size_t>(RoundUp(written_, alignment) - written_));
     return Write(zeros);
   }
-  Status Commit() {
+  Status Commit(bool sync) {
     if (Status status = Flush(); !status.ok()) return status;
-    return file_.Commit();
+    return sync ? file_.Commit() : file_.CommitUnsynced();
   }
 
  private:
@@ -72,19 +72,57 @@ void GgufOutput::AddKey(std::span<const std::byte> bytes) {
 }
 
 void GgufOutput::AddKey(std::string_view key, std::uint32_t value) {
+  AddNumber(key, GgufType::kUint32, value);
+}
+
+void GgufOutput::AddKey(std::string_view key, float value) {
+  AddNumber(key, GgufType::kFloat32, value);
+}
+
+void GgufOutput::AddKey(std::string_view key, std::string_view value) {
   PutText(keys_, key);
-  Put(keys_, GgufType::kUint32);
-  Put(keys_, value);
+  Put(keys_, GgufType::kString);
+  PutText(keys_, value);
   ++num_keys_;
 }
 
 void GgufOutput::AddKey(std::string_view key, std::span<const std::uint32_t> values) {
+  AddArray(key, GgufType::kUint32, values);
+}
+
+void GgufOutput::AddKey(std::string_view key, std::span<const std::int32_t> values) {
+  AddArray(key, GgufType::kInt32, values);
+}
+
+void GgufOutput::AddKey(std::string_view key, std::span<const float> values) {
+  AddArray(key, GgufType::kFloat32, values);
+}
+
+void GgufOutput::AddKey(std::string_view key, std::span<const std::string> values) {
+  BeginArray(key, GgufType::kString, values.size());
+  for (const std::string& value : values) PutText(keys_, value);
+}
+
+template <class T>
+void GgufOutput::AddNumber(std::string_view key, GgufType type, T value) {
+  PutText(keys_, key);
+  Put(keys_, type);
+  Put(keys_, value);
+  ++num_keys_;
+}
+
+void GgufOutput::BeginArray(std::string_view key, GgufType type, std::size_t count) {
   PutText(keys_, key);
   Put(keys_, GgufType::kArray);
-  Put(keys_, GgufType::kUint32);
-  Put<std::uint64_t>(keys_, values.size());
-  for (const std::uint32_t value : values) Put(keys_, value);
+  Put(keys_, type);
+  Put<std::uint64_t>(keys_, count);
   ++num_keys_;
+}
+
+template <class T>
+void GgufOutput::AddArray(std::string_view key, GgufType type, std::span<const T> values) {
+  BeginArray(key, type, values.size());
+  for (const T value : values) Put(keys_, value);
 }
 
 std::string GgufOutput::Header(std::int64_t alignment) const {
@@ -107,6 +145,14 @@ std::string GgufOutput::Header(std::int64_t alignment) const {
 }
 
 Status GgufOutput::Write(const std::string& path, std::int64_t alignment) const {
+  return Write(path, alignment, /*sync=*/true);
+}
+
+Status GgufOutput::WriteUnsynced(const std::string& path, std::int64_t alignment) const {
+  return Write(path, alignment, /*sync=*/false);
+}
+
+Status GgufOutput::Write(const std::string& path, std::int64_t alignment, bool sync) const {
   Result<AtomicFile> created = AtomicFile::Create(path);
   if (!created.ok()) return created.status();
   BufferedFile file(*std::move(created));
@@ -123,7 +169,7 @@ Status GgufOutput::Write(const std::string& path, std::int64_t alignment) const 
     MANYHEAD_DCHECK(!status.ok() || missing == 0);
   }
   if (status.ok()) status = file.Pad(alignment);
-  return status.ok() ? file.Commit() : status;
+  return status.ok() ? file.Commit(sync) : status;
 }
 
 }  // namespace manyhead

@@ -26,7 +26,7 @@ constexpr std::uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 // Files smaller than this may need an index larger than they are.
 constexpr std::uint64_t kFreeBytes = std::uint64_t{16} << 20;
-constexpr std::uint64_t kIndexBytesPerTensor = sizeof(GgufTensor) + 16;
+constexpr std::uint64_t kIndexBytesPerTensor = sizeof(StoredTensor) + 16;
 
 std::string Text(std::uint64_t value) { return std::to_string(value); }
 
@@ -57,8 +57,8 @@ class Parser {
   Status FindAlignment();
   Status ParseTensors();
   Status ParseTensor(std::uint64_t number);
-  Status ParseShape(GgufTensor* tensor);
-  Status SizeTensor(std::uint32_t type_id, GgufTensor* tensor) const;
+  Status ParseShape(StoredTensor* tensor);
+  Status SizeTensor(std::uint32_t type_id, StoredTensor* tensor) const;
   Status IndexTensors();
   Status PlaceTensors();
   Status CheckOverlap() const;
@@ -251,7 +251,7 @@ Status Parser::ParseTensors() {
 }
 
 Status Parser::ParseTensor(std::uint64_t number) {
-  GgufTensor tensor;
+  StoredTensor tensor;
   if (!cursor_.TakeString(&tensor.name)) return TextError(NameText("tensor", number, num_tensors_));
   if (tensor.name.empty() || tensor.name.size() > kMaxNameBytes)
     return Error(NameText("tensor", number, num_tensors_) + " has " + Text(tensor.name.size()) +
@@ -269,7 +269,7 @@ Status Parser::ParseTensor(std::uint64_t number) {
   return {};
 }
 
-Status Parser::ParseShape(GgufTensor* tensor) {
+Status Parser::ParseShape(StoredTensor* tensor) {
   std::uint32_t num_dims = 0;
   if (!cursor_.Take(&num_dims)) return EndsInside(TensorText(tensor->name));
   if (num_dims < 1 || num_dims > kMaxDims)
@@ -286,7 +286,7 @@ Status Parser::ParseShape(GgufTensor* tensor) {
   return {};
 }
 
-Status Parser::SizeTensor(std::uint32_t type_id, GgufTensor* tensor) const {
+Status Parser::SizeTensor(std::uint32_t type_id, StoredTensor* tensor) const {
   const std::optional<WeightBlock> block = FindWeightBlock(type_id);
   if (!block)
     return Unsupported(TensorText(tensor->name) + ": type id " + Text(type_id) +
@@ -333,7 +333,7 @@ Status Parser::PlaceTensors() {
   const std::uint64_t start = RoundUp(std::uint64_t{cursor_.position()}, alignment_);
   const std::uint64_t available = bytes_.size() - std::min<std::uint64_t>(start, bytes_.size());
   for (std::size_t i = 0; i < index_.tensors.size(); ++i) {
-    GgufTensor& tensor = index_.tensors[i];
+    StoredTensor& tensor = index_.tensors[i];
     const auto size = static_cast<std::uint64_t>(tensor.size_bytes);
     const std::uint64_t offset = data_offsets_[i];
     if (offset > available || size > available - offset)
@@ -350,8 +350,8 @@ Status Parser::CheckOverlap() const {
   std::iota(order.begin(), order.end(), 0U);
   std::ranges::sort(order, std::ranges::less{}, [&](std::uint32_t i) { return data_offsets_[i]; });
   for (std::size_t i = 1; i < order.size(); ++i) {
-    const GgufTensor& left = index_.tensors[order[i - 1]];
-    const GgufTensor& right = index_.tensors[order[i]];
+    const StoredTensor& left = index_.tensors[order[i - 1]];
+    const StoredTensor& right = index_.tensors[order[i]];
     const std::uint64_t left_end =
         data_offsets_[order[i - 1]] + static_cast<std::uint64_t>(left.size_bytes);
     if (left_end > data_offsets_[order[i]])

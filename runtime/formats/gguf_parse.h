@@ -20,7 +20,7 @@ struct GgufIndex {
   std::vector<std::uint64_t> keys_by_name;  ///< where each key starts in the file
   std::uint64_t keys_end = 0;               ///< where the last key's value ends
   std::uint64_t alignment = 0;              ///< of the tensors' data
-  std::vector<GgufTensor> tensors;          ///< in file order
+  std::vector<StoredTensor> tensors;        ///< in file order
   std::vector<std::uint32_t> tensors_by_name;
 };
 

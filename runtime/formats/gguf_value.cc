@@ -97,6 +97,8 @@ std::string_view TakeString(GgufCursor* cursor) noexcept {
   return text;
 }
 
+bool TakeBool(GgufCursor* cursor) noexcept { return TakeAs<std::uint8_t>(cursor) != 0; }
+
 std::optional<std::int64_t> TakeInt(GgufType type, GgufCursor* cursor) noexcept {
   switch (type) {
     case GgufType::kUint8:

@@ -60,6 +60,8 @@ struct GgufValue {
 
 /// One checked element; `cursor` moves behind it.
 std::string_view TakeString(GgufCursor* cursor) noexcept;
+/// Any byte but 0 is true.
+bool TakeBool(GgufCursor* cursor) noexcept;
 /// A number of an integer type; nothing if it does not fit.
 std::optional<std::int64_t> TakeInt(GgufType type, GgufCursor* cursor) noexcept;
 /// A number of any type, rounded to double.

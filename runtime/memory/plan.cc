@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "manyhead/isa.h"
 #include "manyhead/memory.h"
+#include "runtime/architecture/tensor_table.h"
 #include "runtime/linear/pack.h"
 #include "runtime/memory/checked.h"
 #include "runtime/memory/kv_plan.h"
@@ -35,31 +35,12 @@ std::int64_t Elements(const TensorInfo& tensor) {
   return elements;
 }
 
-/// The layer of "blk.12.attn_q.weight"; nothing for a tensor of no layer.
-std::optional<std::size_t> LayerOf(const std::string& name) {
-  constexpr std::string_view kPrefix = "blk.";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  std::size_t layer = 0;
-  const char* const begin = name.data() + kPrefix.size();
-  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
-  if (error != std::errc() || end == name.data() + name.size() || *end != '.') return std::nullopt;
-  return layer;
-}
-
-/// "attn_q.weight" of "blk.12.attn_q.weight".
-std::string_view PartOf(std::string_view name) {
-  return name.substr(name.find('.', name.find('.') + 1) + 1);
-}
-
-bool IsProjection(std::string_view part) {
-  return part == "attn_q.weight" || part == "attn_k.weight" || part == "attn_v.weight" ||
-         part == "attn_output.weight";
-}
-
-/// What belongs to one head of those of a layer, cut in equal parts.
-bool IsPerHead(std::string_view part) {
-  return IsProjection(part) || part == "attn_q.bias" || part == "attn_k.bias" ||
-         part == "attn_v.bias" || part == "attn_sinks.weight";
+WeightView ViewOf(const TensorInfo& tensor) {
+  WeightView view;
+  view.type = tensor.type;
+  view.cols = tensor.shape.back();
+  view.rows = Elements(tensor) / view.cols;
+  return view;
 }
 
 Status CheckShape(const ModelShape& shape) {
@@ -105,6 +86,8 @@ class Planner {
 
   void AddWeights();
   void AddResidentWeights(WeightStorage storage, bool packs);
+  std::vector<WeightView> MatricesOf(const TensorInfo& tensor,
+                                     const std::optional<TensorPlace>& place) const;
   void AddKv(const KvPlan& kv);
   void AddScratch(const MemoryOptions& options);
   void AddFlops();
@@ -132,17 +115,16 @@ void Planner::AddWeights() {
     const std::int64_t elements = Elements(tensor);
     math_.Add(plan_.parameters, elements);
     math_.Add(plan_.weight_bytes, tensor.size_bytes);
-    const std::optional<std::size_t> index = LayerOf(tensor.name);
-    if (!index || *index >= plan_.layers.size()) continue;
-    LayerPlan& layer = plan_.layers[*index];
+    const std::optional<TensorPlace> place = FindGgufTensor(tensor.name);
+    if (!place || place->layer < 0 || place->layer >= std::ssize(plan_.layers)) continue;
+    LayerPlan& layer = plan_.layers[static_cast<std::size_t>(place->layer)];
     math_.Add(layer.parameters, elements);
     math_.Add(layer.weight_bytes, tensor.size_bytes);
-    const std::string_view part = PartOf(tensor.name);
-    if (IsProjection(part)) {
+    if (IsProjection(*place->row)) {
       math_.Add(layer.projection_parameters, elements);
       math_.Add(plan_.projection_parameters, elements);
     }
-    if (!IsPerHead(part)) continue;
+    if (!IsPerHead(*place->row)) continue;
     const auto heads = static_cast<std::int64_t>(layer.heads.size());
     for (HeadPlan& head : layer.heads) {
       head.parameters += elements / heads;
@@ -156,24 +138,39 @@ void Planner::AddResidentWeights(WeightStorage storage, bool packs) {
   plan_.tokenizer_bytes = shape_.tokenizer_bytes;
   plan_.process_bytes = kProcessBytes;
   for (const TensorInfo& tensor : shape_.tensors) {
+    const std::optional<TensorPlace> place = FindGgufTensor(tensor.name);
     if (tensor.shape.size() == 1) {
       math_.Add(plan_.vector_bytes, math_.Product({Elements(tensor), sizeof(float)}));
       continue;
     }
-    WeightView view;
-    view.type = tensor.type;
-    view.cols = tensor.shape.back();
-    view.rows = Elements(tensor) / view.cols;
-    if (tensor.name == "token_embd.weight" && !shape_.config.tied_embeddings) {
-      // Only looked up: see Decoder::ForgetEmbedding.
-      const std::int64_t around = kFaultAroundBytes + WeightRowBytes(view);
+    const bool looked_up = place && IsLookedUp(*place->row, shape_.config);
+    if (looked_up && place->row->role == TensorRole::kEmbedding) {
+      // See Decoder::ForgetEmbedding.
+      const std::int64_t around = kFaultAroundBytes + WeightRowBytes(ViewOf(tensor));
       math_.Add(plan_.mapped_bytes, std::min(tensor.size_bytes, Decoder::kRowsRemembered * around));
-    } else if (storage == WeightStorage::kPacked && packs && CanPack(view)) {
-      math_.Add(plan_.packed_bytes, math_.Product({PackedGroups(view), PackedGroupBytes(view)}));
+    } else if (!looked_up && storage == WeightStorage::kPacked && packs &&
+               CanPack(ViewOf(tensor))) {
+      for (const WeightView& view : MatricesOf(tensor, place))
+        math_.Add(plan_.packed_bytes, math_.Product({PackedGroups(view), PackedGroupBytes(view)}));
     } else {
       math_.Add(plan_.mapped_bytes, tensor.size_bytes);
     }
   }
+}
+
+/// The matrices that a tensor is bound as: three of fused queries, keys and values.
+std::vector<WeightView> Planner::MatricesOf(const TensorInfo& tensor,
+                                            const std::optional<TensorPlace>& place) const {
+  const WeightView whole = ViewOf(tensor);
+  if (!place || place->row->role != TensorRole::kQueryKeyValue ||
+      place->layer >= std::ssize(shape_.config.layers))
+    return {whole};
+  const LayerConfig& layer = shape_.config.layers[static_cast<std::size_t>(place->layer)];
+  std::vector<WeightView> views(3, whole);
+  views[0].rows = layer.num_heads * layer.head_dim;
+  views[1].rows = layer.num_kv_heads * layer.head_dim;
+  views[2].rows = layer.num_kv_heads * layer.head_dim_v;
+  return views;
 }
 
 void Planner::AddKv(const KvPlan& kv) {
@@ -238,14 +235,13 @@ void Planner::AddTo(FlopCount& sum, const FlopCount& part) {
 
 /// Every token goes through each matrix once, or through some experts and the router.
 void Planner::AddFeedForwardFlops(std::int64_t queries, std::size_t layer, FlopCount& flops) {
-  const std::int64_t d = shape_.config.d_model, F = shape_.config.layers[layer].ffn_dim;
-  const std::int64_t blocks = std::max<std::int64_t>(F > 0 ? 1 : 0, shape_.experts_per_token);
-  math_.Add(flops.feed_forward, math_.Product({2, queries, blocks, 3, d, F}));
-  if (shape_.experts_per_token == 0) return;
-  const std::string router = "blk." + std::to_string(layer) + ".ffn_gate_inp.weight";
-  for (const TensorInfo& tensor : shape_.tensors)
-    if (tensor.name == router)
-      math_.Add(flops.feed_forward, math_.Product({2, queries, Elements(tensor)}));
+  const ModelConfig& config = shape_.config;
+  const std::int64_t d = config.d_model, F = config.layers[layer].ffn_dim;
+  const std::int64_t matrices = config.feed_forward == FeedForwardKind::kGated ? 3 : 2;
+  const std::int64_t blocks = std::max<std::int64_t>(F > 0 ? 1 : 0, config.experts_per_token);
+  math_.Add(flops.feed_forward, math_.Product({2, queries, blocks, matrices, d, F}));
+  if (config.experts_per_token > 0)
+    math_.Add(flops.feed_forward, math_.Product({2, queries, config.num_experts, d}));
 }
 
 void Planner::AddFlops() {
@@ -289,8 +285,11 @@ void Planner::AddWarnings() {
         std::to_string(kLeastGoodHeadDim) + " to " + std::to_string(kMostGoodHeadDim) +
         ", where models are known to do well");
   }
-  if (shape_.experts_per_token > 0)
+  if (shape_.config.experts_per_token > 0)
     plan_.warnings.push_back("models with experts are planned, but this version does not run them");
+  if (!shape_.quantization.empty())
+    plan_.warnings.push_back("weights are planned as quantization_config stores them (" +
+                             shape_.quantization + "), but this version does not run such files");
 }
 
 MemoryPlan Planner::Finish() {

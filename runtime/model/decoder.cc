@@ -118,7 +118,7 @@ void Decoder::SetAngles(std::int64_t row, std::int64_t position) noexcept {
 void Decoder::ForgetEmbedding() const noexcept {
   if (model_->config.tied_embeddings) return;
   const WeightView& embedding = model_->weights.embedding;
-  model_->file.Forget(
+  model_->file->Forget(
       {embedding.data, static_cast<std::size_t>(embedding.rows * WeightRowBytes(embedding))});
 }
 

@@ -25,7 +25,7 @@ void AddText(Checksum& sum, std::string_view text) {
 
 /// Reading a model of gigabytes would take longer than what a snapshot saves; a fine-tuned one
 /// differs from its origin nearly everywhere.
-void AddSample(Checksum& sum, const GgufTensor& tensor) {
+void AddSample(Checksum& sum, const StoredTensor& tensor) {
   constexpr std::int64_t kSamples = 4, kSampleBytes = 64;
   for (std::int64_t i = 0; i < kSamples; ++i) {
     const std::int64_t last = std::max<std::int64_t>(0, tensor.size_bytes - kSampleBytes);
@@ -39,12 +39,12 @@ void AddSample(Checksum& sum, const GgufTensor& tensor) {
 
 std::string FingerprintOf(const Model::Impl& model) {
   Checksum sum;
-  for (const GgufFile::KeyInfo& info : model.file.keys()) {
-    AddText(sum, info.key);
-    AddNumber(sum, static_cast<std::int64_t>(info.type));
-    AddText(sum, info.value);
+  for (const Metadata::Entry& entry : model.file->config().entries()) {
+    AddText(sum, entry.key);
+    AddNumber(sum, entry.type);
+    AddText(sum, entry.value);
   }
-  for (const GgufTensor& tensor : model.file.tensors()) {
+  for (const StoredTensor& tensor : model.file->tensors()) {
     AddText(sum, tensor.name);
     AddNumber(sum, static_cast<std::int64_t>(tensor.type));
     for (const std::int64_t n : tensor.shape) AddNumber(sum, n);

@@ -28,7 +28,7 @@ std::int64_t PackedBytes(const WeightView& weight) {
   return PackedGroups(weight) * PackedGroupBytes(weight);
 }
 
-void PackMatrix(Worker& worker, const GgufFile& file, const WeightView& weight, std::byte* out) {
+void PackMatrix(Worker& worker, const Checkpoint& file, const WeightView& weight, std::byte* out) {
   const std::int64_t group_bytes = PackedGroupBytes(weight), groups = PackedGroups(weight);
   const std::int64_t at_once = std::max<std::int64_t>(1, kChunkBytes / group_bytes);
   worker.ForEach(CeilDiv(groups, at_once), [&](std::int64_t chunk) {
@@ -43,7 +43,7 @@ void PackMatrix(Worker& worker, const GgufFile& file, const WeightView& weight, 
 
 }  // namespace
 
-Result<ReservedMemory> PackWeights(const GgufFile& file, ModelWeights& weights, int threads) {
+Result<ReservedMemory> PackWeights(const Checkpoint& file, ModelWeights& weights, int threads) {
   const std::vector<WeightView*> matrices = Matrices(weights);
   std::int64_t bytes = 0;
   for (const WeightView* matrix : matrices) bytes += PackedBytes(*matrix);

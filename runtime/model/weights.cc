@@ -1,70 +1,31 @@
 #include "runtime/model/weights.h"
 
+#include <algorithm>
 #include <set>
 #include <sstream>
 
+#include "runtime/architecture/tensor_table.h"
 #include "runtime/platform/printable.h"
 
 namespace manyhead {
 namespace {
 
+using Shape = std::vector<std::int64_t>;
+
 /// Looks tensors up by name and shape and remembers which were taken and the first that is wrong.
-class Binder {
+class Finder {
  public:
-  explicit Binder(const GgufFile& file) : file_(file) {}
+  explicit Finder(const Checkpoint& file) : file_(file) {}
 
-  /// The matrix [rows, cols]; rows = 0 accepts any number.
-  WeightView Matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
-    const GgufTensor* tensor = Find(name, rows, cols, /*required=*/true);
-    if (tensor == nullptr) return {};
-    return {tensor->type, tensor->rows(), tensor->cols(), tensor->data};
-  }
-
-  /// The vector [size] as f32; empty when it is absent and not `required`.
-  std::vector<float> Vector(const std::string& name, std::int64_t size, bool required) {
-    const GgufTensor* tensor = Find(name, 1, size, required);
-    if (tensor == nullptr) return {};
-    std::vector<float> values(static_cast<std::size_t>(size));
-    DequantizeRow({tensor->type, 1, size, tensor->data}, Isa::kScalar, 0, values.data());
-    return values;
-  }
-
-  /// A norm of `kind`, whose scale is `name`.weight and whose shift is `name`.bias.
-  NormWeights Norm(NormKind kind, const std::string& name, std::int64_t size) {
-    NormWeights norm{.kind = kind, .scale = {}, .shift = {}};
-    if (kind != NormKind::kNone) norm.scale = Vector(name + ".weight", size, true);
-    if (kind == NormKind::kLayer) norm.shift = Vector(name + ".bias", size, true);
-    return norm;
-  }
-
-  /// A bias; zeros where the model has such biases but not this one.
-  std::vector<float> Bias(bool present, const std::string& name, std::int64_t size) {
-    std::vector<float> values;
-    if (present) values = Vector(name, size, false);
-    if (present && values.empty()) values.resize(static_cast<std::size_t>(size));
-    return values;
-  }
-
-  bool Has(const std::string& name) const { return file_.FindTensor(name) != nullptr; }
-  void Skip(std::string_view name) { taken_.insert(name); }
-  Status Finish(const char* family) {
-    for (const GgufTensor& tensor : file_.tensors())
-      if (status_.ok() && taken_.count(tensor.name) == 0)
-        status_ = Status(StatusCode::kIoError, "tensor " + Printable(tensor.name) +
-                                                   " has no place in architecture " + family);
-    return status_;
-  }
-  const Status& status() const { return status_; }
-
- private:
-  const GgufTensor* Find(const std::string& name, std::int64_t rows, std::int64_t cols,
-                         bool required) {
+  /// The tensor of that shape, where 0 accepts any size; null when it is absent.
+  const StoredTensor* Take(const std::string& name, const Shape& shape, bool required) {
     if (!status_.ok()) return nullptr;
-    const GgufTensor* tensor = file_.FindTensor(name);
+    const StoredTensor* tensor = file_.FindTensor(name);
     if (tensor == nullptr) {
       if (required) status_ = Status(StatusCode::kIoError, "tensor " + name + " is missing");
       return nullptr;
     }
+    const std::int64_t cols = shape.back(), rows = shape.size() == 1 ? 1 : shape.front();
     if (tensor->cols() != cols || (rows != 0 && tensor->rows() != rows)) {
       std::ostringstream message;
       message << "tensor " << name << " has shape [" << tensor->rows() << ", " << tensor->cols()
@@ -77,70 +38,207 @@ class Binder {
     return tensor;
   }
 
-  const GgufFile& file_;
+  Status Finish(std::string_view architecture) {
+    for (const StoredTensor& tensor : file_.tensors())
+      if (status_.ok() && taken_.count(tensor.name) == 0)
+        status_ = Status(StatusCode::kIoError, "tensor " + Printable(tensor.name) +
+                                                   " has no place in architecture " +
+                                                   std::string(architecture));
+    return status_;
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  const Checkpoint& file_;
   std::set<std::string_view> taken_;
   Status status_;
 };
 
-LayerWeights BindLayer(Binder& binder, const ModelConfig& config, std::size_t index) {
-  const LayerConfig& layer = config.layers[index];
-  const std::string block = "blk." + std::to_string(index) + ".";
-  const std::int64_t d = config.d_model;
-  const std::int64_t q_rows = layer.num_heads * layer.head_dim;
-  const std::int64_t k_rows = layer.num_kv_heads * layer.head_dim;
-  const std::int64_t v_rows = layer.num_kv_heads * layer.head_dim_v;
-  LayerWeights w;
-  const NormKind head_norm = config.qk_norm ? config.norm : NormKind::kNone;
-  const NormKind post_norm = config.post_norms ? config.norm : NormKind::kNone;
-  w.attention_norm = binder.Norm(config.norm, block + "attn_norm", d);
-  w.query = binder.Matrix(block + "attn_q.weight", q_rows, d);
-  w.key = binder.Matrix(block + "attn_k.weight", k_rows, d);
-  w.value = binder.Matrix(block + "attn_v.weight", v_rows, d);
-  w.output = binder.Matrix(block + "attn_output.weight", d, layer.num_heads * layer.head_dim_v);
-  w.query_bias = binder.Bias(config.qkv_bias, block + "attn_q.bias", q_rows);
-  w.key_bias = binder.Bias(config.qkv_bias, block + "attn_k.bias", k_rows);
-  w.value_bias = binder.Bias(config.qkv_bias, block + "attn_v.bias", v_rows);
-  w.output_bias = binder.Bias(config.output_bias, block + "attn_output.bias", d);
-  w.query_norm = binder.Norm(head_norm, block + "attn_q_norm", layer.head_dim);
-  w.key_norm = binder.Norm(head_norm, block + "attn_k_norm", layer.head_dim);
-  w.ffn_norm = binder.Norm(config.norm, block + "ffn_norm", d);
-  w.post_attention_norm = binder.Norm(post_norm, block + "post_attention_norm", d);
-  w.post_ffn_norm = binder.Norm(post_norm, block + "post_ffw_norm", d);
-  w.gate = binder.Matrix(block + "ffn_gate.weight", layer.ffn_dim, d);
-  w.up = binder.Matrix(block + "ffn_up.weight", layer.ffn_dim, d);
-  w.down = binder.Matrix(block + "ffn_down.weight", d, layer.ffn_dim);
-  return w;
+WeightView ViewOf(const StoredTensor& tensor) {
+  return {tensor.type, tensor.rows(), tensor.cols(), tensor.data};
+}
+
+std::vector<float> Widened(const StoredTensor& tensor) {
+  const std::int64_t size = tensor.rows() * tensor.cols();
+  std::vector<float> values(static_cast<std::size_t>(size));
+  DequantizeRow({tensor.type, 1, size, tensor.data}, Isa::kScalar, 0, values.data());
+  return values;
+}
+
+NormWeights* NormOf(TensorRole role, ModelWeights& weights, LayerWeights* layer) {
+  switch (role) {
+    case TensorRole::kFinalNorm:
+      return &weights.final_norm;
+    case TensorRole::kAttentionNorm:
+      return &layer->attention_norm;
+    case TensorRole::kQueryNorm:
+      return &layer->query_norm;
+    case TensorRole::kKeyNorm:
+      return &layer->key_norm;
+    case TensorRole::kPostAttentionNorm:
+      return &layer->post_attention_norm;
+    case TensorRole::kFfnNorm:
+      return &layer->ffn_norm;
+    case TensorRole::kPostFfnNorm:
+      return &layer->post_ffn_norm;
+    default:
+      return nullptr;
+  }
+}
+
+WeightView* MatrixOf(TensorRole role, ModelWeights& weights, LayerWeights* layer) {
+  switch (role) {
+    case TensorRole::kEmbedding:
+      return &weights.embedding;
+    case TensorRole::kPositions:
+      return &weights.positions;
+    case TensorRole::kHead:
+      return &weights.head;
+    case TensorRole::kQuery:
+      return &layer->query;
+    case TensorRole::kKey:
+      return &layer->key;
+    case TensorRole::kValue:
+      return &layer->value;
+    case TensorRole::kAttentionOutput:
+      return &layer->output;
+    case TensorRole::kGate:
+      return &layer->gate;
+    case TensorRole::kUp:
+      return &layer->up;
+    case TensorRole::kDown:
+      return &layer->down;
+    default:
+      return nullptr;
+  }
+}
+
+std::vector<float>* BiasOf(TensorRole role, LayerWeights& layer) {
+  switch (role) {
+    case TensorRole::kQuery:
+      return &layer.query_bias;
+    case TensorRole::kKey:
+      return &layer.key_bias;
+    case TensorRole::kValue:
+      return &layer.value_bias;
+    case TensorRole::kAttentionOutput:
+      return &layer.output_bias;
+    case TensorRole::kGate:
+      return &layer.gate_bias;
+    case TensorRole::kUp:
+      return &layer.up_bias;
+    case TensorRole::kDown:
+      return &layer.down_bias;
+    default:
+      return nullptr;
+  }
+}
+
+/// Cuts a matrix of rows of queries, keys and values into the three.
+void SplitMatrix(const StoredTensor& tensor, const LayerConfig& shape, LayerWeights& layer) {
+  const WeightView all = ViewOf(tensor);
+  const std::int64_t q = shape.num_heads * shape.head_dim, k = shape.num_kv_heads * shape.head_dim;
+  layer.query = WeightRows(all, 0, q);
+  layer.key = WeightRows(all, q, k);
+  layer.value = WeightRows(all, q + k, all.rows - q - k);
+}
+
+void SplitBias(const StoredTensor& tensor, const LayerConfig& shape, LayerWeights& layer) {
+  const std::vector<float> all = Widened(tensor);
+  const auto q = all.begin() + shape.num_heads * shape.head_dim;
+  const auto k = q + shape.num_kv_heads * shape.head_dim;
+  layer.query_bias.assign(all.begin(), q);
+  layer.key_bias.assign(q, k);
+  layer.value_bias.assign(k, all.end());
+}
+
+/// Puts a tensor where its role says.
+void Bind(const ModelTensor& wanted, const StoredTensor& tensor, const ModelConfig& config,
+          ModelWeights& weights) {
+  const auto index = static_cast<std::size_t>(std::max<std::int64_t>(0, wanted.layer));
+  LayerWeights* const layer = wanted.layer < 0 ? nullptr : &weights.layers[index];
+  const TensorRole role = wanted.row->role;
+  const bool fused = role == TensorRole::kQueryKeyValue;
+  switch (wanted.row->part) {
+    case TensorPart::kMatrix:
+      if (fused)
+        SplitMatrix(tensor, config.layers[index], *layer);
+      else
+        *MatrixOf(role, weights, layer) = ViewOf(tensor);
+      return;
+    case TensorPart::kBias:
+      if (fused)
+        SplitBias(tensor, config.layers[index], *layer);
+      else
+        *BiasOf(role, *layer) = Widened(tensor);
+      return;
+    case TensorPart::kScale:
+      *NormOf(role, weights, layer) = {config.norm, Widened(tensor), {}};
+      return;
+    case TensorPart::kShift:
+      NormOf(role, weights, layer)->shift = Widened(tensor);
+      return;
+    case TensorPart::kValues:
+      return;  // rotary factors, which were read with the config
+  }
+}
+
+/// Whether any layer has one of the biases.
+bool HasBias(const Checkpoint& file, const ModelConfig& config,
+             std::initializer_list<TensorRole> roles) {
+  for (const TensorRole role : roles)
+    for (std::int64_t i = 0; i < std::ssize(config.layers); ++i)
+      if (file.FindTensor(GgufName(FindTensorRow(role, TensorPart::kBias), i)) != nullptr)
+        return true;
+  return false;
+}
+
+/// Completes `config` with what the presence and the shapes of tensors say.
+Status CompleteConfig(const Checkpoint& file, const Architecture& architecture, Finder& finder,
+                      ModelConfig& config) {
+  const std::string embedding = GgufName(TensorRole::kEmbedding, TensorPart::kMatrix);
+  const StoredTensor* table = finder.Take(embedding, {0, config.d_model}, /*required=*/true);
+  if (table == nullptr) return finder.status();
+  config.vocab_size = table->rows();
+  config.tied_embeddings =
+      file.FindTensor(GgufName(TensorRole::kHead, TensorPart::kMatrix)) == nullptr;
+  if (architecture.biases) return {};
+  config.qkv_bias =
+      HasBias(file, config, {TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue});
+  config.output_bias = HasBias(file, config, {TensorRole::kAttentionOutput});
+  return {};
 }
 
 }  // namespace
 
-Result<ModelWeights> BindWeights(const GgufFile& file, const Family& family, ModelConfig& config) {
-  Binder binder(file);
+Result<ModelWeights> BindWeights(const Checkpoint& file, const Architecture& architecture,
+                                 ModelConfig& config) {
+  Finder finder(file);
+  if (Status status = CompleteConfig(file, architecture, finder, config); !status.ok())
+    return status;
   ModelWeights weights;
-  weights.embedding = binder.Matrix("token_embd.weight", 0, config.d_model);
-  weights.final_norm = binder.Norm(config.norm, "output_norm", config.d_model);
-  if (!binder.status().ok()) return binder.status();
-  config.vocab_size = weights.embedding.rows;
-  config.tied_embeddings = !binder.Has("output.weight");
-  weights.head = config.tied_embeddings
-                     ? weights.embedding
-                     : binder.Matrix("output.weight", config.vocab_size, config.d_model);
-  for (std::size_t i = 0; i < config.layers.size(); ++i) {
-    const std::string block = "blk." + std::to_string(i) + ".";
-    config.qkv_bias |= binder.Has(block + "attn_q.bias") || binder.Has(block + "attn_k.bias") ||
-                       binder.Has(block + "attn_v.bias");
-    config.output_bias |= binder.Has(block + "attn_output.bias");
+  weights.layers.resize(config.layers.size());
+  for (const ModelTensor& wanted : ListTensors(config, architecture.projections)) {
+    // Where a family may have a bias and a file has another of its kind, the missing one is 0.
+    const bool optional = wanted.row->part == TensorPart::kBias && !architecture.biases;
+    const StoredTensor* tensor =
+        finder.Take(GgufName(*wanted.row, wanted.layer), wanted.shape, !optional);
+    if (tensor != nullptr)
+      Bind(wanted, *tensor, config, weights);
+    else if (!finder.status().ok())
+      return finder.status();
+    else
+      BiasOf(wanted.row->role, weights.layers[static_cast<std::size_t>(wanted.layer)])
+          ->resize(static_cast<std::size_t>(wanted.shape.front()));
   }
-  binder.Skip("rope_freqs.weight");  // read with the config
-  for (std::size_t i = 0; i < config.layers.size() && binder.status().ok(); ++i)
-    weights.layers.push_back(BindLayer(binder, config, i));
-  if (Status status = binder.Finish(family.name); !status.ok()) return status;
+  if (config.tied_embeddings) weights.head = weights.embedding;
+  if (Status status = finder.Finish(architecture.gguf); !status.ok()) return status;
   return weights;
 }
 
-std::vector<TensorInfo> TensorInfos(const GgufFile& file) {
+std::vector<TensorInfo> TensorInfos(const Checkpoint& file) {
   std::vector<TensorInfo> infos;
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const StoredTensor& tensor : file.tensors()) {
     TensorInfo info{std::string(tensor.name), tensor.type, {}, tensor.size_bytes};
     for (int i = tensor.num_dims; i-- > 0;) info.shape.push_back(tensor.shape[i]);
     infos.push_back(std::move(info));

@@ -1,13 +1,14 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "manyhead/model.h"
 #include "manyhead/tokenizer.h"
-#include "runtime/formats/gguf.h"
+#include "runtime/architecture/architectures.h"
+#include "runtime/formats/checkpoint.h"
 #include "runtime/linear/linear.h"
-#include "runtime/model/config.h"
 #include "runtime/platform/memory.h"
 
 namespace manyhead {
@@ -38,21 +39,24 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 };
 
-/// Takes every tensor of `file` to its place and completes `config` with vocab_size and
-/// tied_embeddings. Errors   kIoError naming a tensor that is missing, has another shape than the
-/// metadata say (both values)
-///          or has no place in this family: an ignored tensor would be a silently wrong model.
-Result<ModelWeights> BindWeights(const GgufFile& file, const Family& family, ModelConfig& config);
+/// Takes every tensor of `file` to its place and completes `config` with what tensors say:
+/// vocab_size, tied_embeddings and which biases there are.
+/// Errors   kIoError naming a tensor that is missing, has another shape than the metadata say (both
+///          values) or has no place in this family: an ignored tensor would be a silently wrong
+///          model.
+Result<ModelWeights> BindWeights(const Checkpoint& file, const Architecture& architecture,
+                                 ModelConfig& config);
 
-/// What `file` holds.
-std::vector<TensorInfo> TensorInfos(const GgufFile& file);
+/// Lists the tensors of `file`.
+std::vector<TensorInfo> TensorInfos(const Checkpoint& file);
 
 /// Copies the matrices of `weights` that gain from it into packed ones, on `threads` threads, and
-/// points `weights` there. Errors   kUnsupported when the operating system gives no memory.
-Result<ReservedMemory> PackWeights(const GgufFile& file, ModelWeights& weights, int threads);
+/// points `weights` there.
+/// Errors   kUnsupported when the operating system gives no memory.
+Result<ReservedMemory> PackWeights(const Checkpoint& file, ModelWeights& weights, int threads);
 
 struct Model::Impl {
-  GgufFile file;
+  std::unique_ptr<const Checkpoint> file;
   ModelConfig config;
   ModelWeights weights;
   ReservedMemory packed;  ///< what weights point to, beside the file

@@ -139,6 +139,18 @@ Status AtomicFile::Write(std::span<const std::byte> bytes) {
 
 Status AtomicFile::Commit() {
   if (fsync(file_.get()) != 0) return SystemError(path_, "cannot write to the disk");
+  if (Status status = CommitUnsynced(); !status.ok()) return status;
+  // The name is an entry of its directory, which has to reach the disk as well.
+  const std::string folder = FolderOf(path_);
+  const Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() < 0) return SystemError(folder, "cannot open");
+  // Some file systems cannot, and have nothing to bring.
+  if (fsync(directory.get()) != 0 && errno != EINVAL)
+    return SystemError(folder, "cannot write to the disk");
+  return Status();
+}
+
+Status AtomicFile::CommitUnsynced() {
   // A link cannot replace what is there, a renamed file can.
   if (!named_ &&
       linkat(AT_FDCWD, LinkOf(file_).c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0)
@@ -147,13 +159,6 @@ Status AtomicFile::Commit() {
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0)
     return SystemError(path_, "cannot rename");
   named_ = false;
-  // The name is an entry of its directory, which has to reach the disk as well.
-  const std::string folder = FolderOf(path_);
-  const Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.get() < 0) return SystemError(folder, "cannot open");
-  // Some file systems cannot, and have nothing to bring.
-  if (fsync(directory.get()) != 0 && errno != EINVAL)
-    return SystemError(folder, "cannot write to the disk");
   return Status();
 }
 

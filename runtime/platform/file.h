@@ -78,6 +78,8 @@ class AtomicFile {
   Status Write(std::span<const std::byte> bytes);
   /// Brings everything to the disk, then under its name. Nothing is written afterwards.
   Status Commit();
+  /// Brings everything under its name; the system writes it to the disk when it likes.
+  Status CommitUnsynced();
 
  private:
   AtomicFile(std::string path, std::string temporary, Descriptor file, bool named) noexcept

@@ -66,11 +66,11 @@ BpeModel::BpeModel(const Vocabulary& vocabulary, PreTokenizer pre_tokenizer,
   }
 }
 
-Result<std::unique_ptr<const BpeModel>> BpeModel::Create(const GgufFile& file,
+Result<std::unique_ptr<const BpeModel>> BpeModel::Create(const Metadata& metadata,
                                                          const Vocabulary& vocabulary,
                                                          PreTokenizer pre_tokenizer,
                                                          const BpeOptions& options) {
-  Result<std::optional<std::vector<std::string_view>>> merges = file.GetStrings(kMergesKey);
+  Result<std::optional<std::vector<std::string_view>>> merges = metadata.GetStrings(kMergesKey);
   if (!merges.ok()) return merges.status();
   if (!merges->has_value()) {
     return Status(StatusCode::kIoError,

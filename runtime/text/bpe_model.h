@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/formats/gguf.h"
+#include "runtime/formats/checkpoint.h"
 #include "runtime/text/merge_table.h"
 #include "runtime/text/pretokenizer.h"
 #include "runtime/text/text_model.h"
@@ -29,7 +29,7 @@ class BpeModel final : public TextModel {
   /// `vocabulary` outlives the model.
   /// Errors   kIoError for merges that are missing, no pair, or whose parts or result are no
   /// tokens.
-  static Result<std::unique_ptr<const BpeModel>> Create(const GgufFile& file,
+  static Result<std::unique_ptr<const BpeModel>> Create(const Metadata& metadata,
                                                         const Vocabulary& vocabulary,
                                                         PreTokenizer pre_tokenizer,
                                                         const BpeOptions& options);

@@ -90,11 +90,11 @@ constexpr Role kRoles[] = {
 };
 
 /// The ids under `key`, empty if it is absent: one number or an array of them.
-Result<std::vector<TokenId>> ReadTokenIds(const GgufFile& file, const Vocabulary& vocabulary,
+Result<std::vector<TokenId>> ReadTokenIds(const Metadata& metadata, const Vocabulary& vocabulary,
                                           std::string_view key) {
   std::vector<TokenId> ids;
   if (key.empty()) return ids;
-  Result<std::optional<std::vector<std::int64_t>>> values = file.GetInts(key);
+  Result<std::optional<std::vector<std::int64_t>>> values = metadata.GetInts(key);
   if (!values.ok()) return values.status();
   if (!values->has_value()) return ids;
   for (const std::int64_t value : **values) {
@@ -150,36 +150,37 @@ class BytePairs {
 
 }  // namespace
 
-Result<SpecialTokens> SpecialTokens::Load(const GgufFile& file,
+Result<SpecialTokens> SpecialTokens::Load(const Metadata& metadata,
                                           const SpecialTokenDefaults& defaults,
                                           Vocabulary* vocabulary) {
   SpecialTokens tokens;
-  if (Status s = tokens.ReadIds(file, defaults, vocabulary); !s.ok()) return s;
-  if (Status s = tokens.ReadFlags(file, defaults); !s.ok()) return s;
+  if (Status s = tokens.ReadIds(metadata, defaults, vocabulary); !s.ok()) return s;
+  if (Status s = tokens.ReadFlags(metadata, defaults); !s.ok()) return s;
   tokens.AddEndTexts(vocabulary);
-  if (Status s = tokens.ListEntries(file, *vocabulary); !s.ok()) return s;
+  if (Status s = tokens.ListEntries(metadata, *vocabulary); !s.ok()) return s;
   return tokens;
 }
 
-Status SpecialTokens::ReadIds(const GgufFile& file, const SpecialTokenDefaults& defaults,
+Status SpecialTokens::ReadIds(const Metadata& metadata, const SpecialTokenDefaults& defaults,
                               Vocabulary* vocabulary) {
-  Result<std::vector<TokenId>> ids = ReadTokenIds(file, *vocabulary, "tokenizer.ggml.bos_token_id");
+  Result<std::vector<TokenId>> ids =
+      ReadTokenIds(metadata, *vocabulary, "tokenizer.ggml.bos_token_id");
   if (!ids.ok()) return ids.status();
   bos = ids->empty() ? defaults.bos : ids->front();
 
-  ids = ReadTokenIds(file, *vocabulary, "tokenizer.ggml.eos_token_id");
+  ids = ReadTokenIds(metadata, *vocabulary, "tokenizer.ggml.eos_token_id");
   if (!ids.ok()) return ids.status();
   eos = ids->empty() ? defaults.eos : ids->front();
   end_tokens = *ids;
   if (eos) end_tokens.push_back(*eos);
 
-  ids = ReadTokenIds(file, *vocabulary, "tokenizer.ggml.unknown_token_id");
+  ids = ReadTokenIds(metadata, *vocabulary, "tokenizer.ggml.unknown_token_id");
   if (!ids.ok()) return ids.status();
   unknown = ids->empty() ? defaults.unknown.value_or(kNoToken) : ids->front();
 
   for (const Role& role : kRoles) {
     for (std::string_view key : {role.key, role.old_key}) {
-      ids = ReadTokenIds(file, *vocabulary, key);
+      ids = ReadTokenIds(metadata, *vocabulary, key);
       if (!ids.ok()) return ids.status();
       if (!ids->empty()) break;
     }
@@ -195,8 +196,8 @@ Status SpecialTokens::ReadIds(const GgufFile& file, const SpecialTokenDefaults& 
   return {};
 }
 
-Status SpecialTokens::ReadFlags(const GgufFile& file, const SpecialTokenDefaults& defaults) {
-  Result<std::optional<bool>> flag = file.GetBool("tokenizer.ggml.add_bos_token");
+Status SpecialTokens::ReadFlags(const Metadata& metadata, const SpecialTokenDefaults& defaults) {
+  Result<std::optional<bool>> flag = metadata.GetBool("tokenizer.ggml.add_bos_token");
   if (!flag.ok()) return flag.status();
   if (flag->value_or(false) && !bos) {
     return {StatusCode::kIoError,
@@ -205,7 +206,7 @@ Status SpecialTokens::ReadFlags(const GgufFile& file, const SpecialTokenDefaults
   }
   add_bos = (flag->value_or(defaults.add_bos) || defaults.force_bos) && bos;
 
-  flag = file.GetBool("tokenizer.ggml.add_eos_token");
+  flag = metadata.GetBool("tokenizer.ggml.add_eos_token");
   if (!flag.ok()) return flag.status();
   if (flag->value_or(false) && !eos) {
     return {StatusCode::kIoError,
@@ -242,8 +243,8 @@ void SpecialTokens::AddEndTexts(Vocabulary* vocabulary) {
   SortUnique(&end_tokens);
 }
 
-Status SpecialTokens::ListEntries(const GgufFile& file, const Vocabulary& vocabulary) {
-  Result<std::optional<std::string_view>> name = file.GetString("general.name");
+Status SpecialTokens::ListEntries(const Metadata& metadata, const Vocabulary& vocabulary) {
+  Result<std::optional<std::string_view>> name = metadata.GetString("general.name");
   if (!name.ok()) return name.status();
   std::string lower(name->value_or(""));
   for (char& c : lower) {

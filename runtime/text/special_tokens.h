@@ -6,7 +6,7 @@
 
 #include "manyhead/status.h"
 #include "manyhead/types.h"
-#include "runtime/formats/gguf.h"
+#include "runtime/formats/checkpoint.h"
 #include "runtime/text/vocabulary.h"
 
 namespace manyhead {
@@ -32,7 +32,7 @@ class SpecialTokens {
   /// Reads the roles from `file`, and from the texts that models give such tokens: those of control
   /// tokens, or of any where the file declares no types, which become control tokens then.
   /// Errors   kIoError naming the key for an id outside the vocabulary.
-  static Result<SpecialTokens> Load(const GgufFile& file, const SpecialTokenDefaults& defaults,
+  static Result<SpecialTokens> Load(const Metadata& metadata, const SpecialTokenDefaults& defaults,
                                     Vocabulary* vocabulary);
 
   /// Splits `text` at the special tokens it contains: longest first, then leftmost. User-defined
@@ -53,11 +53,11 @@ class SpecialTokens {
     TokenId id = kNoToken;
     bool strip_right = false;  ///< white space behind it belongs to it
   };
-  Status ReadIds(const GgufFile& file, const SpecialTokenDefaults& defaults,
+  Status ReadIds(const Metadata& metadata, const SpecialTokenDefaults& defaults,
                  Vocabulary* vocabulary);
-  Status ReadFlags(const GgufFile& file, const SpecialTokenDefaults& defaults);
+  Status ReadFlags(const Metadata& metadata, const SpecialTokenDefaults& defaults);
   void AddEndTexts(Vocabulary* vocabulary);
-  Status ListEntries(const GgufFile& file, const Vocabulary& vocabulary);
+  Status ListEntries(const Metadata& metadata, const Vocabulary& vocabulary);
 
   std::vector<Entry> entries_;  // longest text first
 };

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/formats/gguf.h"
+#include "runtime/formats/checkpoint.h"
 #include "runtime/platform/printable.h"
 #include "runtime/text/bpe_model.h"
 #include "runtime/text/load.h"
@@ -29,8 +29,8 @@ struct Tokenizer::Impl {
 
 namespace {
 
-Status LoadSpm(const GgufFile& file, Tokenizer::Impl* impl) {
-  Result<Vocabulary> vocabulary = Vocabulary::Load(file, TextForm::kSpaceEscaped);
+Status LoadSpm(const Metadata& metadata, Tokenizer::Impl* impl) {
+  Result<Vocabulary> vocabulary = Vocabulary::Load(metadata, TextForm::kSpaceEscaped);
   if (!vocabulary.ok()) return vocabulary.status();
   impl->vocabulary = *std::move(vocabulary);
   if (!impl->vocabulary.has_scores()) {
@@ -45,11 +45,11 @@ Status LoadSpm(const GgufFile& file, Tokenizer::Impl* impl) {
   if (is(0, TokenKind::kUnknown)) defaults.unknown = 0;
   if (is(1, TokenKind::kControl)) defaults.bos = 1;
   if (is(2, TokenKind::kControl)) defaults.eos = 2;
-  Result<SpecialTokens> special = SpecialTokens::Load(file, defaults, &impl->vocabulary);
+  Result<SpecialTokens> special = SpecialTokens::Load(metadata, defaults, &impl->vocabulary);
   if (!special.ok()) return special.status();
   impl->special = *std::move(special);
 
-  Result<std::optional<bool>> prefix = file.GetBool("tokenizer.ggml.add_space_prefix");
+  Result<std::optional<bool>> prefix = metadata.GetBool("tokenizer.ggml.add_space_prefix");
   if (!prefix.ok()) return prefix.status();
   impl->dummy_prefix = prefix->value_or(true);
   impl->model =
@@ -57,7 +57,7 @@ Status LoadSpm(const GgufFile& file, Tokenizer::Impl* impl) {
   return {};
 }
 
-Status LoadBpe(const GgufFile& file, std::string_view pre, Tokenizer::Impl* impl) {
+Status LoadBpe(const Metadata& metadata, std::string_view pre, Tokenizer::Impl* impl) {
   const PreTokenizerSpec* spec = FindPreTokenizer(pre);
   if (spec == nullptr) {
     return {StatusCode::kUnsupported,
@@ -67,18 +67,19 @@ Status LoadBpe(const GgufFile& file, std::string_view pre, Tokenizer::Impl* impl
   if (!pre_tokenizer.ok()) return pre_tokenizer.status();
 
   const TextForm form = spec->space_escaped ? TextForm::kSpaceEscaped : TextForm::kByteLevel;
-  Result<Vocabulary> vocabulary = Vocabulary::Load(file, form);
+  Result<Vocabulary> vocabulary = Vocabulary::Load(metadata, form);
   if (!vocabulary.ok()) return vocabulary.status();
   impl->vocabulary = *std::move(vocabulary);
   SpecialTokenDefaults defaults;
   defaults.add_bos = spec->add_bos;
   defaults.force_bos = spec->space_escaped;
-  Result<SpecialTokens> special = SpecialTokens::Load(file, defaults, &impl->vocabulary);
+  Result<SpecialTokens> special = SpecialTokens::Load(metadata, defaults, &impl->vocabulary);
   if (!special.ok()) return special.status();
   impl->special = *std::move(special);
 
-  Result<std::unique_ptr<const BpeModel>> model = BpeModel::Create(
-      file, impl->vocabulary, *std::move(pre_tokenizer), {form, spec->ignore_merges, spec->nfc});
+  Result<std::unique_ptr<const BpeModel>> model =
+      BpeModel::Create(metadata, impl->vocabulary, *std::move(pre_tokenizer),
+                       {form, spec->ignore_merges, spec->nfc});
   if (!model.ok()) return model.status();
   impl->model = *std::move(model);
   return {};
@@ -86,13 +87,13 @@ Status LoadBpe(const GgufFile& file, std::string_view pre, Tokenizer::Impl* impl
 
 }  // namespace
 
-Result<Tokenizer> LoadTokenizer(const GgufFile& file) {
-  Result<std::optional<std::string_view>> model = file.GetString("tokenizer.ggml.model");
+Result<Tokenizer> LoadTokenizer(const Metadata& metadata) {
+  Result<std::optional<std::string_view>> model = metadata.GetString("tokenizer.ggml.model");
   if (!model.ok()) return model.status();
   if (!model->has_value()) {
     return Status(StatusCode::kIoError, "LoadTokenizer: tokenizer.ggml.model is missing");
   }
-  Result<std::optional<std::string_view>> pre = file.GetString("tokenizer.ggml.pre");
+  Result<std::optional<std::string_view>> pre = metadata.GetString("tokenizer.ggml.pre");
   if (!pre.ok()) return pre.status();
 
   auto impl = std::make_unique<Tokenizer::Impl>();
@@ -100,12 +101,12 @@ Result<Tokenizer> LoadTokenizer(const GgufFile& file) {
   impl->pre_name = pre->value_or("");
   Status status;
   if (impl->model_name == "llama") {
-    status = LoadSpm(file, impl.get());
+    status = LoadSpm(metadata, impl.get());
   } else if (impl->model_name == "gpt2") {
     // Files from before the key existed hold GPT-2-like vocabularies.
-    status = LoadBpe(file, pre->value_or("default"), impl.get());
+    status = LoadBpe(metadata, pre->value_or("default"), impl.get());
   } else if (impl->model_name == "gemma4") {
-    status = LoadBpe(file, "gemma4", impl.get());
+    status = LoadBpe(metadata, "gemma4", impl.get());
   } else {
     status =
         Status(StatusCode::kUnsupported, "LoadTokenizer: tokenizer.ggml.model = '" +
@@ -116,9 +117,9 @@ Result<Tokenizer> LoadTokenizer(const GgufFile& file) {
 }
 
 Result<Tokenizer> Tokenizer::Load(const std::string& path) {
-  Result<GgufFile> file = GgufFile::Open(path);
+  const Result<std::unique_ptr<const Checkpoint>> file = Checkpoint::Open(path);
   if (!file.ok()) return file.status();
-  return LoadTokenizer(*file);
+  return LoadTokenizer((*file)->tokenizer());
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}

@@ -123,8 +123,8 @@ std::string EscapeSpaces(std::string_view text, bool prefix) {
   return escaped;
 }
 
-Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
-  Result<std::optional<std::vector<std::string_view>>> tokens = file.GetStrings(kTokensKey);
+Result<Vocabulary> Vocabulary::Load(const Metadata& metadata, TextForm form) {
+  Result<std::optional<std::vector<std::string_view>>> tokens = metadata.GetStrings(kTokensKey);
   if (!tokens.ok()) return tokens.status();
   if (!tokens->has_value()) return IoError(kName, kTokensKey, " is missing");
   const std::vector<std::string_view>& texts = **tokens;
@@ -146,21 +146,21 @@ Result<Vocabulary> Vocabulary::Load(const GgufFile& file, TextForm form) {
   }
   // Before the arrays are widened: one may be as long as the file. 0: absent, or empty.
   for (const std::string_view key : {kTypesKey, kScoresKey}) {
-    const std::int64_t entries = file.Count(key);
+    const std::int64_t entries = metadata.Count(key);
     if (Status status = CheckCount(key, entries, texts.size()); entries != 0 && !status.ok())
       return status;
   }
-  if (Status status = vocabulary.ReadKinds(file); !status.ok()) return status;
-  if (Status status = vocabulary.ReadScores(file); !status.ok()) return status;
+  if (Status status = vocabulary.ReadKinds(metadata); !status.ok()) return status;
+  if (Status status = vocabulary.ReadScores(metadata); !status.ok()) return status;
   if (Status status = vocabulary.IndexTexts(); !status.ok()) return status;
   if (Status status = vocabulary.BuildPieces(); !status.ok()) return status;
   return vocabulary;
 }
 
-Status Vocabulary::ReadKinds(const GgufFile& file) {
+Status Vocabulary::ReadKinds(const Metadata& metadata) {
   const std::size_t count = text_ends_.size();
   kinds_.assign(count, TokenKind::kNormal);
-  Result<std::optional<std::vector<std::int64_t>>> types = file.GetInts(kTypesKey);
+  Result<std::optional<std::vector<std::int64_t>>> types = metadata.GetInts(kTypesKey);
   if (!types.ok()) return types.status();
   has_kinds_ = types->has_value();
   if (!has_kinds_) {
@@ -179,9 +179,9 @@ Status Vocabulary::ReadKinds(const GgufFile& file) {
   return {};
 }
 
-Status Vocabulary::ReadScores(const GgufFile& file) {
+Status Vocabulary::ReadScores(const Metadata& metadata) {
   const std::size_t count = text_ends_.size();
-  Result<std::optional<std::vector<float>>> scores = file.GetFloats(kScoresKey);
+  Result<std::optional<std::vector<float>>> scores = metadata.GetFloats(kScoresKey);
   if (!scores.ok()) return scores.status();
   if (!scores->has_value()) return {};
   scores_ = std::move(**scores);

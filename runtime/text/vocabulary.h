@@ -9,7 +9,7 @@
 
 #include "manyhead/status.h"
 #include "manyhead/types.h"
-#include "runtime/formats/gguf.h"
+#include "runtime/formats/checkpoint.h"
 
 namespace manyhead {
 
@@ -45,7 +45,7 @@ class Vocabulary {
  public:
   /// Errors   kIoError naming the key and both values: no tokens, a type or score too many or too
   ///          few, a text twice, an unknown type, a byte token without a byte.
-  static Result<Vocabulary> Load(const GgufFile& file, TextForm form);
+  static Result<Vocabulary> Load(const Metadata& metadata, TextForm form);
 
   std::int64_t size() const noexcept { return static_cast<std::int64_t>(kinds_.size()); }
   bool Contains(std::int64_t id) const noexcept { return id >= 0 && id < size(); }
@@ -93,8 +93,8 @@ class Vocabulary {
     const std::size_t begin = i == 0 ? 0 : ends[i - 1];
     return {bytes.data() + begin, ends[i] - begin};
   }
-  Status ReadKinds(const GgufFile& file);
-  Status ReadScores(const GgufFile& file);
+  Status ReadKinds(const Metadata& metadata);
+  Status ReadScores(const Metadata& metadata);
   Status IndexTexts();
   Status BuildPieces();
 

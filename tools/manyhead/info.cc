@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,12 @@ std::string FormatShape(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
+/// The base that the layer rotates by; nothing where positions are learned.
+std::optional<double> RopeBase(const ModelConfig& config, const LayerConfig& layer) {
+  if (config.positions != PositionKind::kRotary) return std::nullopt;
+  return config.ropes.at(static_cast<std::size_t>(layer.rope)).base;
+}
+
 std::string WindowName(std::int64_t window) {
   return window > 0 ? std::to_string(window) : std::string("all");
 }
@@ -128,10 +135,11 @@ void PrintModel(const Model& model) {
       {"layer", "heads", "KV heads", "head_dim", "ffn_dim", "window", "rope base"}};
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     const LayerConfig& layer = config.layers[i];
+    const std::optional<double> base = RopeBase(config, layer);
     rows.push_back({std::to_string(i), std::to_string(layer.num_heads),
                     std::to_string(layer.num_kv_heads), std::to_string(layer.head_dim),
                     std::to_string(layer.ffn_dim), WindowName(layer.window),
-                    FormatFixed(config.ropes.at(static_cast<std::size_t>(layer.rope)).base, 0)});
+                    base ? FormatFixed(*base, 0) : "none"});
   }
   Stdout::Write("\n" + FormatTable(rows, 0));
   rows = {{"tensor", "type", "shape", "bytes"}};
@@ -158,7 +166,8 @@ Json ModelJson(const Model& model) {
   json["tokenizer"] = {{"model", std::string(model.tokenizer().model_name())},
                        {"pre", std::string(model.tokenizer().pre_name())}};
   json["layers"] = Json::array();
-  for (const LayerConfig& layer : config.layers)
+  for (const LayerConfig& layer : config.layers) {
+    const std::optional<double> base = RopeBase(config, layer);
     json["layers"].push_back(
         {{"num_heads", layer.num_heads},
          {"num_kv_heads", layer.num_kv_heads},
@@ -166,7 +175,8 @@ Json ModelJson(const Model& model) {
          {"head_dim_v", layer.head_dim_v == 0 ? layer.head_dim : layer.head_dim_v},
          {"ffn_dim", layer.ffn_dim},
          {"window", layer.window},
-         {"rope_base", config.ropes.at(static_cast<std::size_t>(layer.rope)).base}});
+         {"rope_base", base ? Json(*base) : Json(nullptr)}});
+  }
   json["tensors"] = Json::array();
   for (const TensorInfo& tensor : model.tensors())
     json["tensors"].push_back({{"name", tensor.name},

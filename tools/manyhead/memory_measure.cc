@@ -14,7 +14,6 @@
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
-#include "tools/manyhead/random_model.h"
 #include "tools/manyhead/report.h"
 #include "tools/manyhead/throughput.h"
 

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "manyhead/prune.h"
+#include "runtime/architecture/gguf_keys.h"
+#include "runtime/architecture/tensor_table.h"
 #include "runtime/formats/gguf.h"
 #include "runtime/formats/gguf_output.h"
 #include "runtime/linear/linear.h"
@@ -73,7 +75,7 @@ Result<std::vector<KeptHeads>> KeptOf(const ModelConfig& config,
 }
 
 /// The tensor with the bytes it has.
-GgufOutput::Tensor Whole(const GgufTensor& tensor) {
+GgufOutput::Tensor Whole(const StoredTensor& tensor) {
   return {std::string(tensor.name),
           tensor.type,
           {tensor.shape, tensor.shape + tensor.num_dims},
@@ -89,7 +91,7 @@ std::int64_t Sum(const std::vector<Range>& ranges) {
 }
 
 /// Some rows of a matrix, or elements of a vector.
-GgufOutput::Tensor Rows(const GgufTensor& tensor, const std::vector<Range>& ranges) {
+GgufOutput::Tensor Rows(const StoredTensor& tensor, const std::vector<Range>& ranges) {
   GgufOutput::Tensor made = Whole(tensor);
   const bool matrix = tensor.num_dims > 1;
   made.shape[matrix ? 1 : 0] = Sum(ranges);
@@ -106,7 +108,7 @@ GgufOutput::Tensor Rows(const GgufTensor& tensor, const std::vector<Range>& rang
 }
 
 /// Columns that end with blocks of the type.
-GgufOutput::Tensor Columns(const GgufTensor& tensor, const std::vector<Range>& ranges) {
+GgufOutput::Tensor Columns(const StoredTensor& tensor, const std::vector<Range>& ranges) {
   GgufOutput::Tensor made = Whole(tensor);
   made.shape[0] = Sum(ranges);
   const WeightBlock block = WeightBlockOf(tensor.type);
@@ -126,7 +128,7 @@ GgufOutput::Tensor Columns(const GgufTensor& tensor, const std::vector<Range>& r
 }
 
 /// Any columns, as f32.
-GgufOutput::Tensor WidenedColumns(const GgufTensor& tensor, const std::vector<Range>& ranges) {
+GgufOutput::Tensor WidenedColumns(const StoredTensor& tensor, const std::vector<Range>& ranges) {
   GgufOutput::Tensor made = Whole(tensor);
   made.type = WeightType::kF32;
   made.shape[0] = Sum(ranges);
@@ -146,23 +148,7 @@ GgufOutput::Tensor WidenedColumns(const GgufTensor& tensor, const std::vector<Ra
   return made;
 }
 
-/// The layer of a tensor "blk.N.REST", and the rest.
-struct LayerTensor {
-  std::size_t layer = 0;
-  std::string_view rest;
-};
-
-std::optional<LayerTensor> LayerTensorOf(std::string_view name) {
-  constexpr std::string_view kPrefix = "blk.";
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  const std::size_t dot = name.find('.');
-  if (dot == name.npos) return std::nullopt;
-  return LayerTensor{static_cast<std::size_t>(std::stoul(std::string(name.substr(0, dot)))),
-                     name.substr(dot + 1)};
-}
-
-Result<GgufOutput::Tensor> CutOutput(const GgufTensor& tensor, const std::vector<Range>& ranges,
+Result<GgufOutput::Tensor> CutOutput(const StoredTensor& tensor, const std::vector<Range>& ranges,
                                      bool widen) {
   const std::int64_t block = WeightBlockOf(tensor.type).elements;
   for (const Range& range : ranges) {
@@ -176,20 +162,43 @@ Result<GgufOutput::Tensor> CutOutput(const GgufTensor& tensor, const std::vector
   return Columns(tensor, ranges);
 }
 
-Result<GgufOutput::Tensor> Cut(const GgufTensor& tensor, const ModelConfig& config,
+/// The rows of queries, then of keys, then of values.
+std::vector<Range> FusedRows(const KeptHeads& kept, const LayerConfig& shape) {
+  const std::int64_t group = shape.num_heads / shape.num_kv_heads;
+  std::vector<Range> rows;
+  std::int64_t begin = 0;
+  for (const std::int64_t unit : {group * shape.head_dim, shape.head_dim, shape.head_dim_v}) {
+    for (const Range& range : kept.Times(unit))
+      rows.push_back({begin + range.begin, begin + range.end});
+    begin += shape.num_kv_heads * unit;
+  }
+  return rows;
+}
+
+Result<GgufOutput::Tensor> Cut(const StoredTensor& tensor, const ModelConfig& config,
                                const std::vector<KeptHeads>& layers, bool widen) {
-  const std::optional<LayerTensor> place = LayerTensorOf(tensor.name);
-  if (!place) return Whole(tensor);
-  const LayerConfig& shape = config.layers[place->layer];
-  const KeptHeads& kept = layers[place->layer];
+  const std::optional<TensorPlace> place = FindGgufTensor(tensor.name);
+  if (!place || !IsPerHead(*place->row)) return Whole(tensor);
+  const LayerConfig& shape = config.layers[static_cast<std::size_t>(place->layer)];
+  const KeptHeads& kept = layers[static_cast<std::size_t>(place->layer)];
   if (kept.count == shape.num_kv_heads) return Whole(tensor);
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
-  const std::string_view rest = place->rest;
-  if (rest == "attn_output.weight")
-    return CutOutput(tensor, kept.Times(group * shape.head_dim_v), widen);
-  if (rest.starts_with("attn_q.")) return Rows(tensor, kept.Times(group * shape.head_dim));
-  if (rest.starts_with("attn_k.")) return Rows(tensor, kept.Times(shape.head_dim));
-  if (rest.starts_with("attn_v.")) return Rows(tensor, kept.Times(shape.head_dim_v));
+  switch (place->row->heads) {
+    case HeadAxis::kOutputColumns:
+      return CutOutput(tensor, kept.Times(group * shape.head_dim_v), widen);
+    case HeadAxis::kQueryRows:
+      return Rows(tensor, kept.Times(group * shape.head_dim));
+    case HeadAxis::kKeyRows:
+      return Rows(tensor, kept.Times(shape.head_dim));
+    case HeadAxis::kValueRows:
+      return Rows(tensor, kept.Times(shape.head_dim_v));
+    case HeadAxis::kFusedRows:
+      return Rows(tensor, FusedRows(kept, shape));
+    case HeadAxis::kPerQueryHead:
+      return Rows(tensor, kept.Times(group));
+    case HeadAxis::kNone:
+      break;
+  }
   return Whole(tensor);
 }
 
@@ -206,9 +215,12 @@ void AddCounts(GgufOutput& output, const std::string& key,
 
 void AddKeys(GgufOutput& output, const GgufFile& file, const ModelConfig& config,
              const std::vector<KeptHeads>& layers) {
-  const std::string attention = config.architecture + ".attention.";
-  const std::string heads = attention + "head_count", kv_heads = attention + "head_count_kv";
-  const std::string k_length = attention + "key_length", v_length = attention + "value_length";
+  const auto name = [&](std::string_view key) {
+    return std::string(config.architecture).append(".").append(key);
+  };
+  const std::string heads = name(gguf_keys::kHeadCount), kv_heads = name(gguf_keys::kHeadCountKv);
+  const std::string k_length = name(gguf_keys::kKeyLength);
+  const std::string v_length = name(gguf_keys::kValueLength);
   for (const GgufFile::KeyBytes& key : file.key_bytes())
     if (key.key != heads && key.key != kv_heads && key.key != k_length && key.key != v_length)
       output.AddKey(key.bytes);
@@ -235,10 +247,12 @@ Status WritePrunedModel(const Model& model, std::span<const KvHeadId> removed,
   if (config.softmax_scale != 0)
     return Unsupported(kName, "the softmax scale of ", config.architecture, " with ",
                        config.layers.size(), " layers follows from its number of heads");
-  const GgufFile& file = model.impl().file;
+  const auto* const gguf = dynamic_cast<const GgufFile*>(model.impl().file.get());
+  if (gguf == nullptr) return Unsupported(kName, model.path(), " is no GGUF file; expected one");
+  const GgufFile& file = *gguf;
   GgufOutput output;
   AddKeys(output, file, config, *layers);
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const StoredTensor& tensor : file.tensors()) {
     Result<GgufOutput::Tensor> cut = Cut(tensor, config, *layers, options.widen);
     if (!cut.ok()) return cut.status();
     output.AddTensor(*std::move(cut));

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "manyhead/model_config.h"
+
+namespace manyhead {
+
+/// Which layers see only a window where config.json has one but does not list them.
+enum class WindowRule : std::uint8_t {
+  kNone,      ///< the family has no windows
+  kAll,       ///< every layer
+  kSwitched,  ///< those from max_window_layers on, if use_sliding_window
+  kPattern,   ///< all but every n-th
+};
+
+/// What config.json calls the keys of experts.
+enum class ExpertKeys : std::uint8_t { kNone, kLocal, kMoe };
+
+/// How a family's files hold queries, keys and values.
+enum class ProjectionLayout : std::uint8_t {
+  kSeparate,  ///< as three matrices
+  kFused,     ///< as one: rows of queries, then of keys, then of values
+};
+
+/// How safetensors files name their tensors; see TensorRow.
+enum class HfNames : std::uint8_t { kLlama, kGemma, kGpt2 };
+
+/// What Hugging Face's config class fills in where a key is absent. A nested config.json
+/// ("text_config") leaves out what equals them. 0 = the class has no number of its own.
+struct HfDefaults {
+  std::int64_t d_model, layers, heads, kv_heads, ffn, vocab, context;
+};
+
+/// One family of models: what its files leave to code. Loader, planner and config.json reader all
+/// take it from here.
+struct Architecture {
+  std::string_view gguf;  ///< general.architecture; empty: only the planner knows the family
+  std::string_view hf;    ///< model_type of config.json; empty: it has no config.json of its own
+  std::string_view hf_outer;  ///< model_type of such a decoder with parts for other inputs
+
+  NormKind norm = NormKind::kRms;
+  bool qk_norm = false;
+  bool post_norms = false;
+  FeedForwardKind feed_forward = FeedForwardKind::kGated;
+  Activation activation = Activation::kSilu;
+  PositionKind positions = PositionKind::kRotary;
+  bool interleaved_rope = false;  ///< how GGUF files order the rows of queries and keys
+  bool scaled_embedding = false;  ///< embedding rows times sqrt(d_model)
+  float attention_softcap = 0;    ///< where the file does not state it
+  float logit_softcap = 0;
+  bool sinks = false;  ///< a learned logit of each head joins the softmax
+
+  bool biases = false;       ///< every product has one; else GGUF files may have attention's
+  bool hf_qkv_bias = false;  ///< queries, keys and values have biases, the output none, whatever
+                             ///< attention_bias says
+  ProjectionLayout projections = ProjectionLayout::kSeparate;
+
+  std::int64_t window = 0;          ///< where a GGUF file does not state it
+  std::int64_t window_pattern = 0;  ///< every n-th layer sees all; 0 = no such rule
+  bool local_rope = false;          ///< layers with a window have a rotary base of their own
+  std::int64_t odd_scale_layers =
+      0;  ///< a model of so many layers scales scores by d_model / heads
+
+  HfNames names = HfNames::kLlama;
+  WindowRule hf_windows = WindowRule::kNone;
+  ExpertKeys experts = ExpertKeys::kNone;
+  bool hf_tied = false;          ///< tie_word_embeddings where the key is absent
+  std::int64_t hf_head_dim = 0;  ///< where the key is absent; 0 = hidden_size / heads
+  std::int64_t hf_window = 0;    ///< where a nested config.json has no sliding_window
+  HfDefaults hf_defaults = {};
+};
+
+/// Every family, in the order in which messages list them.
+std::span<const Architecture> Architectures() noexcept;
+
+/// The families that GGUF files may name, "llama, qwen2, ...", and those of config.json.
+std::string GgufArchitectureNames();
+std::string HfArchitectureNames();
+
+/// Null when no family has that name.
+const Architecture* FindGgufArchitecture(std::string_view name) noexcept;
+const Architecture* FindHfArchitecture(std::string_view model_type) noexcept;
+
+/// A config with the values that the family fixes.
+ModelConfig ConfigOf(const Architecture& architecture);
+
+}  // namespace manyhead

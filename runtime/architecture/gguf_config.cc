@@ -1,0 +1,336 @@
+#include "runtime/architecture/gguf_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "runtime/architecture/gguf_keys.h"
+#include "runtime/architecture/tensor_table.h"
+#include "runtime/platform/printable.h"
+
+namespace manyhead {
+namespace {
+
+namespace keys = gguf_keys;
+
+// Above any real model; keeps sizes computed from a file far from overflow.
+constexpr std::int64_t kMaxLayers = 4096;
+constexpr std::int64_t kMaxDim = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxHeadDim = 1024;  // of the attention kernels
+constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
+
+/// Reads the keys of one architecture and remembers the first thing that is wrong.
+class Reader {
+ public:
+  Reader(const Metadata& metadata, std::string_view prefix)
+      : metadata_(metadata), prefix_(prefix) {}
+
+  const Status& status() const { return status_; }
+  bool ok() const { return status_.ok(); }
+
+  /// The integer at `key` within [low, high]; `fallback` when absent, unless it is negative.
+  std::int64_t Int(std::string_view key, std::int64_t low, std::int64_t high,
+                   std::int64_t fallback) {
+    const std::optional<std::int64_t> value = Take(metadata_.GetInt(Name(key)), key, fallback < 0);
+    return value ? InRange(key, *value, low, high) : fallback;
+  }
+
+  /// The finite number at `key`, above `low`; `fallback` when absent, unless it is negative.
+  double Float(std::string_view key, double low, double fallback) {
+    const std::optional<double> value =
+        Take(metadata_.GetFloat(Name(key)), key, /*required=*/fallback < 0);
+    if (!value) return fallback;
+    if (!std::isfinite(*value) || *value <= low) Fail(key, *value, "above", low);
+    return *value;
+  }
+
+  /// The finite number at `key`, where 0 states that the feature is off: `off` then, and `fallback`
+  /// when the key is absent.
+  double FloatOrOff(std::string_view key, double off, double fallback) {
+    const std::optional<double> value = Take(metadata_.GetFloat(Name(key)), key, false);
+    if (!value) return fallback;
+    if (!std::isfinite(*value) || *value < 0) Fail(key, *value, "of at least", 0);
+    return *value == 0 ? off : *value;
+  }
+
+  /// One integer a layer: the file holds an array of them or one for all.
+  std::vector<std::int64_t> PerLayer(std::string_view key, std::int64_t layers, std::int64_t low,
+                                     std::int64_t high, std::int64_t fallback) {
+    // Before it is widened: an array may be as long as the file.
+    if (const std::int64_t count = metadata_.Count(Name(key)); count > 1 && count != layers)
+      Fail(Name(key) + " has " + std::to_string(count) +
+           " values for block_count = " + std::to_string(layers));
+    if (!ok()) return {};
+    const auto values = Take(metadata_.GetInts(Name(key)), key, fallback < 0);
+    if (!ok()) return {};
+    if (!values) return std::vector<std::int64_t>(static_cast<std::size_t>(layers), fallback);
+    for (std::int64_t value : *values) InRange(key, value, low, high);
+    if (values->size() == 1)
+      return std::vector<std::int64_t>(static_cast<std::size_t>(layers), values->front());
+    if (static_cast<std::int64_t>(values->size()) != layers)
+      Fail(Name(key) + " has " + std::to_string(values->size()) +
+           " values for block_count = " + std::to_string(layers));
+    return *values;
+  }
+
+  std::string String(const std::string& full_key) {
+    const auto value = Take(metadata_.GetString(full_key), full_key, false);
+    return value ? std::string(*value) : std::string();
+  }
+
+  std::string Name(std::string_view key) const {
+    return std::string(prefix_).append(".").append(key);
+  }
+
+  void Fail(std::string message) {
+    if (ok()) status_ = Status(StatusCode::kIoError, std::move(message));
+  }
+
+  void Fail(std::string_view key, double value, const char* relation, double bound) {
+    std::ostringstream message;
+    message << Name(key) << " = " << value << "; expected a finite number " << relation << " "
+            << bound;
+    Fail(message.str());
+  }
+
+  std::int64_t InRange(std::string_view key, std::int64_t value, std::int64_t low,
+                       std::int64_t high) {
+    if (value < low || value > high)
+      Fail(Name(key) + " = " + std::to_string(value) + "; expected " + std::to_string(low) +
+           " to " + std::to_string(high));
+    return value;
+  }
+
+ private:
+  template <class T>
+  std::optional<T> Take(Result<std::optional<T>> result, std::string_view key, bool required) {
+    if (!result.ok()) {
+      if (ok()) status_ = result.status();
+      return std::nullopt;
+    }
+    if (!*result && required) Fail(Name(key) + " is missing");
+    return *std::move(result);
+  }
+
+  const Metadata& metadata_;
+  std::string_view prefix_;
+  Status status_;
+};
+
+/// Refuses a file that turns on something that this library does not compute.
+Status CheckRefused(const Reader& reader, const Metadata& metadata) {
+  for (const keys::Refused& refused : keys::RefusedKeys()) {
+    const std::string key = reader.Name(refused.key);
+    if (metadata.Count(key) == 0) continue;
+    const auto is_off = [&](double value) {
+      return value == 0 || value == refused.off || value == refused.also_off;
+    };
+    bool off = false;
+    if (const auto flag = metadata.GetBool(key); flag.ok())
+      off = is_off(**flag ? 1 : 0);
+    else if (const auto numbers = metadata.GetFloats(key); numbers.ok())
+      off = std::all_of((*numbers)->begin(), (*numbers)->end(),
+                        [&](float value) { return is_off(static_cast<double>(value)); });
+    if (!off)
+      return Status(StatusCode::kUnsupported,
+                    key + " is set; this library does not compute what it asks for");
+  }
+  if (const auto causal = metadata.GetBool(reader.Name(keys::kCausal)); !causal.ok())
+    return causal.status();
+  else if (!causal->value_or(true))
+    return Status(StatusCode::kUnsupported,
+                  reader.Name(keys::kCausal) +
+                      " = false; expected true: attention in both directions is not supported");
+  if (const auto experts = metadata.GetInt(reader.Name(keys::kExpertCount)); !experts.ok())
+    return experts.status();
+  else if (experts->value_or(0) > 0)
+    return Status(StatusCode::kUnsupported,
+                  reader.Name(keys::kExpertCount) + " is set; expected a model without experts");
+  return {};
+}
+
+Status ReadRopeFactors(Reader& reader, const Checkpoint& file, RopeConfig& rope) {
+  const std::string name = GgufName(TensorRole::kRopeFactors, TensorPart::kValues);
+  const StoredTensor* factors = file.FindTensor(name);
+  if (factors == nullptr) return {};
+  if (factors->type != WeightType::kF32 || factors->cols() != rope.rotary_dim / 2 ||
+      factors->rows() != 1)
+    reader.Fail(name + " has " + std::to_string(factors->cols() * factors->rows()) +
+                " elements of " + WeightTypeName(factors->type) + "; expected " +
+                std::to_string(rope.rotary_dim / 2) + " of F32");
+  if (!reader.ok()) return reader.status();
+  rope.scaling = RopeScaling::kFactors;
+  const auto* values = reinterpret_cast<const float*>(factors->data);
+  rope.factors.assign(values, values + rope.rotary_dim / 2);
+  for (float factor : rope.factors)
+    if (!(factor > 0) || !std::isfinite(factor))
+      reader.Fail(name + " holds " + std::to_string(factor) + "; expected finite numbers above 0");
+  return reader.status();
+}
+
+Result<RopeConfig> ReadRope(Reader& reader, const Checkpoint& file,
+                            const Architecture& architecture, std::int64_t head_dim,
+                            std::int64_t context) {
+  RopeConfig rope;
+  rope.rotary_dim = reader.Int(keys::kRopeDimensions, 2, head_dim, head_dim);
+  if (rope.rotary_dim % 2 != 0)
+    reader.Fail(reader.Name(keys::kRopeDimensions) + " = " + std::to_string(rope.rotary_dim) +
+                "; expected an even number");
+  rope.interleaved = architecture.interleaved_rope;
+  rope.base = reader.Float(keys::kRopeBase, 1, 10000);
+  rope.factor =
+      reader.FloatOrOff(keys::kRopeFactor, 1, reader.FloatOrOff(keys::kRopeScaleLinear, 1, 1));
+  const std::string scaling = reader.String(reader.Name(keys::kRopeScaling));
+  if (scaling == "yarn") {
+    rope.scaling = RopeScaling::kYarn;
+    rope.original_context = reader.Int(keys::kRopeOriginalContext, 0, kMaxContext, 0);
+    if (rope.original_context == 0) rope.original_context = context;
+    rope.attention_factor = reader.Float(keys::kRopeAttentionFactor, 0, 1);
+    rope.beta_fast = reader.Float(keys::kRopeBetaFast, 0, 32);
+    rope.beta_slow = reader.Float(keys::kRopeBetaSlow, 0, 1);
+  } else if (scaling == "linear" || (scaling.empty() && rope.factor != 1)) {
+    rope.scaling = RopeScaling::kLinear;
+  } else if (!scaling.empty() && scaling != "none") {
+    return Status(StatusCode::kUnsupported, reader.Name(keys::kRopeScaling) + " = " +
+                                                Printable(scaling) +
+                                                "; expected none, linear or yarn");
+  }
+  if (Status status = ReadRopeFactors(reader, file, rope); !status.ok()) return status;
+  if (!reader.ok()) return reader.status();
+  // What the keys' own ranges leave, e.g. one that must be above another.
+  if (const Result<Rope> created = Rope::Create(rope, head_dim, Isa::kScalar); !created.ok())
+    return Status(StatusCode::kIoError, created.status().message());
+  return rope;
+}
+
+/// Which layers see only a window: all when the family has no rule, else all but every n-th.
+/// Without a window there is none to see, and all layers rotate alike.
+Status ReadWindows(Reader& reader, const Metadata& metadata, const Architecture& architecture,
+                   ModelConfig& config) {
+  const std::int64_t window = reader.Int(keys::kWindow, 0, kMaxContext, architecture.window);
+  const std::string key = reader.Name(keys::kWindowPattern);
+  // A number n means every n-th layer is full; a list says for each layer whether it has a window.
+  Result<std::optional<std::vector<std::int64_t>>> pattern = metadata.GetInts(key);
+  if (!pattern.ok()) return pattern.status();
+  const std::int64_t layers = static_cast<std::int64_t>(config.layers.size());
+  std::int64_t every = architecture.window_pattern;
+  const bool listed = *pattern && (*pattern)->size() != 1;
+  if (*pattern && (*pattern)->size() == 1) every = (*pattern)->front();
+  if (listed && static_cast<std::int64_t>((*pattern)->size()) != layers)
+    reader.Fail(key + " has " + std::to_string((*pattern)->size()) +
+                " values for block_count = " + std::to_string(layers));
+  if (every < 0) reader.Fail(key + " = " + std::to_string(every) + "; expected at least 0");
+  if (!reader.ok()) return reader.status();
+  for (std::int64_t i = 0; i < layers; ++i) {
+    const bool local =
+        window > 0 && (listed ? (**pattern)[i] != 0 : every == 0 || (i + 1) % every != 0);
+    config.layers[i].window = local ? window : 0;
+    config.layers[i].rope = local && architecture.local_rope ? 1 : 0;
+  }
+  return {};
+}
+
+Status ReadLayers(Reader& reader, ModelConfig& config) {
+  const std::int64_t layers = reader.Int(keys::kBlockCount, 1, kMaxLayers, -1);
+  const auto heads = reader.PerLayer(keys::kHeadCount, layers, 1, kMaxDim, -1);
+  if (!reader.ok()) return reader.status();
+  const auto kv_heads = reader.PerLayer(keys::kHeadCountKv, layers, 1, kMaxDim, 0);
+  const auto ffn = reader.PerLayer(keys::kFeedForwardLength, layers, 1, kMaxDim, -1);
+  const std::int64_t head_dim =
+      reader.Int(keys::kKeyLength, 1, kMaxHeadDim, config.d_model / heads[0]);
+  reader.InRange("embedding_length / attention.head_count", head_dim, 1, kMaxHeadDim);
+  const std::int64_t head_dim_v = reader.Int(keys::kValueLength, 1, kMaxHeadDim, head_dim);
+  if (!reader.ok()) return reader.status();
+  for (std::int64_t i = 0; i < layers; ++i) {
+    LayerConfig layer;
+    layer.num_heads = heads[i];
+    layer.num_kv_heads = kv_heads[i] == 0 ? heads[i] : kv_heads[i];
+    layer.head_dim = head_dim;
+    layer.head_dim_v = head_dim_v;
+    layer.ffn_dim = ffn[i];
+    if (layer.num_heads % layer.num_kv_heads != 0)
+      reader.Fail(
+          reader.Name(keys::kHeadCount) + " = " + std::to_string(layer.num_heads) +
+          " is not a multiple of attention.head_count_kv = " + std::to_string(layer.num_kv_heads));
+    config.layers.push_back(layer);
+  }
+  return reader.status();
+}
+
+/// The rotary embedding of all layers, and that of layers with a window where they have their own.
+Status ReadRopes(Reader& reader, const Checkpoint& file, const Architecture& architecture,
+                 ModelConfig& config) {
+  if (config.positions != PositionKind::kRotary) return {};
+  Result<RopeConfig> rope =
+      ReadRope(reader, file, architecture, config.layers[0].head_dim, config.context_length);
+  if (!rope.ok()) return rope.status();
+  config.ropes.push_back(*std::move(rope));
+  if (!architecture.local_rope) return {};
+  // Layers with a window turn by a base of their own and are not stretched.
+  RopeConfig local = config.ropes[0];
+  local.scaling = RopeScaling::kNone;
+  local.factor = 1;
+  local.factors.clear();
+  local.base = reader.Float(keys::kRopeLocalBase, 1, 10000);
+  if (!reader.ok()) return reader.status();
+  config.ropes.push_back(local);
+  return {};
+}
+
+float ReadSoftmaxScale(Reader& reader, const Architecture& architecture,
+                       const ModelConfig& config) {
+  const bool odd = architecture.odd_scale_layers > 0 &&
+                   std::ssize(config.layers) == architecture.odd_scale_layers;
+  const float scale = odd ? 1 / std::sqrt(static_cast<float>(config.d_model) /
+                                          static_cast<float>(config.layers[0].num_heads))
+                          : 0;
+  return static_cast<float>(
+      reader.FloatOrOff(keys::kAttentionScale, 0, static_cast<double>(scale)));
+}
+
+}  // namespace
+
+Result<const Architecture*> ReadArchitecture(const Metadata& metadata) {
+  const auto count = metadata.GetInt("split.count"), number = metadata.GetInt("split.no");
+  if (count.ok() && number.ok() && count->value_or(0) > 1)
+    return Status(StatusCode::kUnsupported,
+                  "split.count = " + std::to_string(**count) + ": the file is part " +
+                      std::to_string(number->value_or(0) + 1) + " of " + std::to_string(**count) +
+                      " of a split model; expected a model in one file");
+  const auto architecture = metadata.GetString("general.architecture");
+  if (!architecture.ok()) return architecture.status();
+  if (!*architecture) return Status(StatusCode::kIoError, "general.architecture is missing");
+  const Architecture* const found = FindGgufArchitecture(**architecture);
+  if (found == nullptr)
+    return Status(StatusCode::kUnsupported, "general.architecture = " + Printable(**architecture) +
+                                                "; expected one of " + GgufArchitectureNames());
+  return found;
+}
+
+Result<ModelConfig> ReadGgufConfig(const Checkpoint& file, const Architecture& architecture) {
+  const Metadata& metadata = file.config();
+  Reader reader(metadata, architecture.gguf);
+  ModelConfig config = ConfigOf(architecture);
+  config.name = reader.String("general.name");
+  config.d_model = reader.Int(keys::kEmbeddingLength, 1, kMaxDim, -1);
+  config.context_length = reader.Int(keys::kContextLength, 1, kMaxContext, -1);
+  config.norm_eps = static_cast<float>(
+      reader.Float(config.norm == NormKind::kRms ? keys::kRmsEpsilon : keys::kLayerEpsilon, 0, -1));
+  config.logit_softcap = static_cast<float>(
+      reader.FloatOrOff(keys::kLogitSoftcap, 0, static_cast<double>(architecture.logit_softcap)));
+  config.attention_softcap = static_cast<float>(reader.FloatOrOff(
+      keys::kAttentionSoftcap, 0, static_cast<double>(architecture.attention_softcap)));
+  if (Status status = reader.status(); !status.ok()) return status;
+  if (Status status = CheckRefused(reader, metadata); !status.ok()) return status;
+  if (Status status = ReadLayers(reader, config); !status.ok()) return status;
+  if (architecture.scaled_embedding)
+    config.embedding_scale = std::sqrt(static_cast<float>(config.d_model));
+  if (config.positions == PositionKind::kLearned) config.num_positions = config.context_length;
+  config.softmax_scale = ReadSoftmaxScale(reader, architecture, config);
+  if (Status status = ReadRopes(reader, file, architecture, config); !status.ok()) return status;
+  if (Status status = ReadWindows(reader, metadata, architecture, config); !status.ok())
+    return status;
+  return config;
+}
+
+}  // namespace manyhead

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "manyhead/status.h"
+#include "manyhead/types.h"
+
+namespace manyhead {
+
+/// One tensor of a checkpoint. Its data points into a mapped file.
+struct StoredTensor {
+  std::string_view name;
+  WeightType type = WeightType::kF32;
+  int num_dims = 0;
+  std::int64_t shape[4] = {1, 1, 1, 1};  ///< innermost (contiguous) dimension first
+  const std::byte* data = nullptr;
+  std::int64_t size_bytes = 0;
+
+  std::int64_t cols() const noexcept { return shape[0]; }
+  std::int64_t rows() const noexcept { return shape[1] * shape[2] * shape[3]; }
+};
+
+/// Named values: the config of a model and the data of its tokenizer.
+///
+/// The getters return nothing when the key is absent, and a kIoError naming the key and both types
+/// when it holds another kind of value: Result<std::optional<T>>.
+class Metadata {
+ public:
+  virtual ~Metadata() = default;
+
+  virtual Result<std::optional<std::string_view>> GetString(std::string_view key) const = 0;
+  /// Any integer type whose value fits.
+  virtual Result<std::optional<std::int64_t>> GetInt(std::string_view key) const = 0;
+  /// Any number.
+  virtual Result<std::optional<double>> GetFloat(std::string_view key) const = 0;
+  virtual Result<std::optional<bool>> GetBool(std::string_view key) const = 0;
+  /// Arrays; numbers of any type that fit. A single number counts as an array of one for the number
+  /// forms.
+  virtual Result<std::optional<std::vector<std::string_view>>> GetStrings(
+      std::string_view key) const = 0;
+  virtual Result<std::optional<std::vector<std::int64_t>>> GetInts(std::string_view key) const = 0;
+  virtual Result<std::optional<std::vector<float>>> GetFloats(std::string_view key) const = 0;
+
+  /// The number of elements of an array, 1 for another value, 0 when absent: what the getters above
+  /// will return.
+  virtual std::int64_t Count(std::string_view key) const noexcept = 0;
+
+  /// One key with a number for its type and, shortened to one line, its value.
+  struct Entry {
+    std::string_view key;
+    std::int64_t type = 0;
+    std::string value;
+  };
+  /// All keys in the order of the file.
+  virtual std::vector<Entry> entries() const = 0;
+};
+
+/// A model as it is stored, whatever the format: a GGUF file, later a folder of safetensors files.
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+
+  /// Opens what stands at `path` in the format it has.
+  /// Errors   as the format's own Open.
+  static Result<std::unique_ptr<const Checkpoint>> Open(const std::string& path);
+
+  /// As it was given to Open.
+  virtual const std::string& path() const noexcept = 0;
+  /// Bytes of all files, metadata included.
+  virtual std::int64_t size_bytes() const noexcept = 0;
+  /// The values of the model's config.
+  virtual const Metadata& config() const noexcept = 0;
+  /// The values that the tokenizer is made of.
+  virtual const Metadata& tokenizer() const noexcept = 0;
+
+  virtual std::span<const StoredTensor> tensors() const noexcept = 0;
+  /// Null when absent.
+  virtual const StoredTensor* FindTensor(std::string_view name) const noexcept = 0;
+
+  /// Starts reading the tensors into memory in the background; call before touching all of them.
+  virtual void Prefetch() const noexcept = 0;
+  /// Takes `part` of a tensor's data out of this process's memory until it is read again.
+  virtual void Forget(std::span<const std::byte> part) const noexcept = 0;
+};
+
+/// `status` with `path` before its message, unless it stands there already.
+Status WithPath(const std::string& path, const Status& status);
+
+}  // namespace manyhead
