@@ -42,7 +42,7 @@ std::uint64_t ReadEverything(const GgufFile& file) {
     sum += file.GetBool(info.key).ok() + file.GetStrings(info.key).ok();
     sum += file.GetInts(info.key).ok() + file.GetFloats(info.key).ok();
   }
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const StoredTensor& tensor : file.tensors()) {
     sum += file.FindTensor(tensor.name) == &tensor;
     sum += tensor.cols() * tensor.rows();
     for (std::int64_t i = 0; i < tensor.size_bytes; ++i)

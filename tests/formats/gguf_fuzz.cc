@@ -11,7 +11,7 @@
 #include "tests/support/memory_file.h"
 
 using manyhead::GgufFile;
-using manyhead::GgufTensor;
+using manyhead::StoredTensor;
 
 // Any bytes as a GGUF file: an error of one line, or a file of which everything can be read.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (const auto texts = file->GetStrings(info.key); texts.ok())
       for (std::string_view text : **texts) sink = sink + text.size();
   }
-  for (const GgufTensor& tensor : file->tensors()) {
+  for (const StoredTensor& tensor : file->tensors()) {
     if (file->FindTensor(tensor.name) != &tensor) std::abort();
     if (tensor.rows() < 1 || tensor.cols() < 1) std::abort();
     for (std::int64_t i = 0; i < tensor.size_bytes; ++i)

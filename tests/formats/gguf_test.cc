@@ -165,7 +165,7 @@ TEST_F(GgufFileTest, TensorsInFileOrderWithTheirData) {
       const GgufFile file = Open(writer);
       EXPECT_EQ(file.version(), static_cast<int>(version));
       ASSERT_EQ(file.tensors().size(), 2U);
-      const GgufTensor& z = file.tensors()[0];
+      const StoredTensor& z = file.tensors()[0];
       EXPECT_EQ(z.name, "z.weight");
       EXPECT_EQ(z.type, WeightType::kF32);
       EXPECT_EQ(z.num_dims, 2);
@@ -174,7 +174,7 @@ TEST_F(GgufFileTest, TensorsInFileOrderWithTheirData) {
       EXPECT_EQ(z.rows(), 2);
       EXPECT_EQ(z.size_bytes, 24);
       EXPECT_EQ(std::memcmp(z.data, floats.data(), 24), 0);
-      const GgufTensor* a = file.FindTensor("a.weight");
+      const StoredTensor* a = file.FindTensor("a.weight");
       ASSERT_EQ(a, &file.tensors()[1]);
       EXPECT_EQ(a->type, WeightType::kQ8_0);
       EXPECT_EQ(a->num_dims, 3);
@@ -217,7 +217,7 @@ TEST_F(GgufFileTest, MovedFilesStayReadable) {
   GgufWriter writer;
   writer.Add("key", "value").AddTensor("t", WeightType::kF32, {1}, std::vector<float>{7});
   GgufFile file = Open(writer);
-  const GgufTensor* tensor = file.FindTensor("t");
+  const StoredTensor* tensor = file.FindTensor("t");
   const GgufFile moved = std::move(file);
   EXPECT_EQ(**moved.GetString("key"), "value");
   EXPECT_EQ(moved.FindTensor("t"), tensor);

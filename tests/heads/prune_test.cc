@@ -305,6 +305,30 @@ TEST(PruneFiles, BlocksAreCutOnlyWhenWidened) {
   EXPECT_LT(Distance(LogitsAfter(of_file, SomeIds(50)), LogitsAfter(ablated, SomeIds(50))), 1e-4);
 }
 
+// Queries, keys and values of GPT-2 are rows of one matrix, of which each part is cut.
+TEST(PruneFiles, FusedProjectionsAreCutInEachPart) {
+  const Result<Model> model = Model::Load(MANYHEAD_SOURCE_DIR "/tests/model/data/gpt2.gguf");
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::vector<KvHeadId> removed = {{0, 1}, {0, 3}, {1, 0}};
+  const TempDir folder;
+  const Status status = WritePrunedModel(*model, removed, folder.File("pruned.gguf"));
+  ASSERT_TRUE(status.ok()) << status.message();
+  const Result<Model> pruned = Model::Load(folder.File("pruned.gguf"));
+  ASSERT_TRUE(pruned.ok()) << pruned.status().message();
+  EXPECT_EQ(pruned->config().layers[0].num_heads, 2);
+  EXPECT_EQ(pruned->config().layers[1].num_heads, 3);
+  SessionOptions options = Exact();
+  options.context = model->config().num_positions;
+  Session of_file = *Session::Create(*pruned, options);
+  Session ablated = Ablated(*model, options, Without(model->config(), removed));
+  Session whole = *Session::Create(*model, options);
+  std::vector<TokenId> ids = SomeIds(20);
+  for (TokenId& id : ids) id %= 256;  // its vocabulary has one token less
+  const std::vector<float> logits = LogitsAfter(of_file, ids);
+  EXPECT_LT(Distance(logits, LogitsAfter(ablated, ids)), 1e-4);
+  EXPECT_GT(Distance(logits, LogitsAfter(whole, ids)), 1e-2);
+}
+
 /// Models with low-bit weights; one that is absent is a visible skip.
 class PrunedRealModel : public ::testing::TestWithParam<const char*> {};
 
@@ -344,7 +368,7 @@ std::string WriteZeroed(const Model& model, const HeadId& id, const std::string&
   const std::string name = "blk." + std::to_string(id.layer) + ".attn_output.weight";
   GgufOutput output;
   for (const GgufFile::KeyBytes& key : file->key_bytes()) output.AddKey(key.bytes);
-  for (const GgufTensor& tensor : file->tensors()) {
+  for (const StoredTensor& tensor : file->tensors()) {
     std::vector<std::byte> bytes(tensor.data, tensor.data + tensor.size_bytes);
     if (tensor.name == name) {
       const WeightBlock block = WeightBlockOf(tensor.type);

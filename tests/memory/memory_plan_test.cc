@@ -186,6 +186,47 @@ TEST(PlanMemory, EqualsWhatASessionAllocates) {
         }
 }
 
+// A file of random weights for each kind of layers loads, runs and takes what was planned.
+TEST(WriteRandomModel, RunsAsAModelOfItsFamily) {
+  const char* const families[] = {"llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"};
+  const TempDir dir;
+  for (const std::string family : families) {
+    SCOPED_TRACE(family);
+    const Result<ModelShape> shape = ParseModelShape(
+        R"({"model_type": ")" + family + R"(", "hidden_size": 64, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+            "intermediate_size": 96, "vocab_size": 100, "sliding_window": 8})");
+    ASSERT_TRUE(shape.ok()) << shape.status().message();
+    const std::string path = dir.File(family + ".gguf");
+    const Status status = WriteRandomModel(*shape, path);
+    ASSERT_TRUE(status.ok()) << status.message();
+    SessionOptions options;
+    options.context = 20;
+    ExpectPlanned(path, options, WeightStorage::kPacked);
+  }
+}
+
+// Fused projections are bound, packed and planned as three matrices.
+TEST(WriteRandomModel, RunsGpt2) {
+  const TempDir dir;
+  const std::string path = dir.File("gpt2.gguf");
+  for (const WeightType type : {WeightType::kF16, WeightType::kQ8_0}) {
+    const Result<ModelShape> shape = ParseModelShape(
+        R"({"model_type": "gpt2", "n_embd": 96, "n_layer": 2, "n_head": 4, "n_positions": 40,
+            "vocab_size": 100})",
+        type);
+    ASSERT_TRUE(shape.ok()) << shape.status().message();
+    const Status status = WriteRandomModel(*shape, path);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const Result<ModelShape> read = ReadModelShape(path);
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    EXPECT_EQ(read->tensors.size(), shape->tensors.size());
+    SessionOptions options;
+    options.context = 20;
+    ExpectPlanned(path, options, WeightStorage::kPacked);
+  }
+}
+
 TEST(PlanMemory, PolicyKeepsWhatItSays) {
   ShapeParams params = Attention(128, 2);
   params.layers = 2;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "manyhead/memory.h"
+#include "runtime/architecture/hf_keys.h"
 #include "tests/model/tiny_model.h"
 #include "tests/support/temp_dir.h"
 
@@ -125,6 +126,119 @@ TEST(ParseModelShape, ReadsTheDecoderOfAModelWithPictures) {
   ASSERT_TRUE(shape.ok()) << shape.status().message();
   EXPECT_EQ(shape->config.d_model, 64);
   EXPECT_TRUE(shape->config.tied_embeddings);
+}
+
+std::int64_t WeightBytes(const ModelShape& shape) {
+  std::int64_t bytes = 0;
+  for (const TensorInfo& tensor : shape.tensors) bytes += tensor.size_bytes;
+  return bytes;
+}
+
+// A public report (mlx-serve PR#46): gemma-3-4b-it leaves out what equals the config class' values.
+TEST(ParseModelShape, ANestedConfigTakesTheFamilysDefaultsAndTheOuterObjectsValues) {
+  const Result<ModelShape> shape = ParseModelShape(R"({
+      "architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+      "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+                      "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                      "sliding_window": 1024},
+      "torch_dtype": "float32", "vision_config": {"hidden_size": 1152}})");
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  EXPECT_EQ(shape->config.vocab_size, 262208);
+  EXPECT_EQ(shape->tensors.front().type, WeightType::kF32);
+  EXPECT_EQ(shape->config.layers[0].window, 1024);
+  EXPECT_EQ(shape->config.layers[5].window, 0);
+  MemoryOptions options;
+  options.session.context = 64;
+  const Result<MemoryPlan> plan = PlanMemory(*shape, options);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->kv_bytes_per_token, 139264);
+  EXPECT_EQ(Parameters(*shape), 3880263168);  // as published, without the vision tower's
+
+  const Result<ModelShape> llava = ParseModelShape(R"({
+      "model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064,
+                                             "max_position_embeddings": 4096}})");
+  ASSERT_TRUE(llava.ok()) << llava.status().message();
+  EXPECT_EQ(llava->config.layers.size(), 32U);
+  EXPECT_EQ(llava->config.layers[0].num_kv_heads, 32);
+  EXPECT_EQ(llava->config.layers[0].ffn_dim, 11008);
+}
+
+constexpr char kLlama70b[] =
+    R"("model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
+       "num_attention_heads": 64, "num_key_value_heads": 8, "intermediate_size": 28672,
+       "vocab_size": 128256, "torch_dtype": "bfloat16")";
+constexpr char kGptOss20b[] =
+    R"("model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
+       "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+       "intermediate_size": 2880, "vocab_size": 201088, "num_local_experts": 32,
+       "num_experts_per_tok": 4, "torch_dtype": "bfloat16")";
+
+Result<ModelShape> Quantised(const std::string& config, const std::string& quantization) {
+  return ParseModelShape("{" + config + ", \"quantization_config\": " + quantization + "}");
+}
+
+// A public report (llm-d-benchmark#345).
+TEST(ParseModelShape, AQuantizationConfigGivesTheBytesOfMatrices) {
+  const auto bytes = [](const std::string& config, const std::string& quantization) {
+    const Result<ModelShape> shape = Quantised(config, quantization);
+    EXPECT_TRUE(shape.ok()) << shape.status().message();
+    return shape.ok() ? static_cast<double>(WeightBytes(*shape)) : 0.0;
+  };
+  EXPECT_NEAR(bytes(kLlama70b, R"({"quant_method": "fp8"})"), 72.7e9, 0.1e9);
+  EXPECT_NEAR(bytes(kGptOss20b, R"({"quant_method": "mxfp4"})"), 13.76e9, 0.05e9);
+  // Four bits, and 20 bits of scale and zero point for every 128.
+  EXPECT_NEAR(bytes(kLlama70b, R"({"quant_method": "awq", "bits": 4, "group_size": 128})"),
+              68.45e9 * (4 + 20.0 / 128) / 8 + 4.2e9, 0.05e9);
+  EXPECT_NEAR(bytes(kLlama70b, R"({"quant_method": "bitsandbytes", "load_in_4bit": true})"),
+              68.45e9 * 4.5 / 8 + 4.2e9, 0.05e9);
+
+  const ModelShape fp8 = *Quantised(kLlama70b, R"({"quant_method": "fp8"})");
+  EXPECT_EQ(fp8.quantization, "fp8");
+  MemoryOptions options;
+  options.session.context = 64;
+  const Result<MemoryPlan> plan = PlanMemory(fp8, options);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->weight_bytes, WeightBytes(fp8));
+  ASSERT_EQ(plan->warnings.size(), 1U);
+  EXPECT_THAT(plan->warnings[0], HasSubstr("quantization_config stores them (fp8)"));
+  // A type for all matrices is what the caller wants to know of.
+  const auto forced = ParseModelShape(
+      std::string("{") + kLlama70b + R"(, "quantization_config": {"quant_method": "fp8"}})",
+      WeightType::kF16);
+  EXPECT_NEAR(static_cast<double>(WeightBytes(*forced)), 141.1e9, 0.1e9);
+}
+
+TEST(ParseModelShape, AnUnknownQuantizationIsRefused) {
+  for (const char* quantization : {R"({"quant_method": "aqlm"})", R"({})", R"("fp8")", "[]"})
+    EXPECT_THAT(Quantised(kLlama70b, quantization).status().message(),
+                HasSubstr("config.json: quantization_config = "))
+        << quantization;
+  EXPECT_THAT(Quantised(kLlama70b, R"({"quant_method": "gptq"})").status().message(),
+              HasSubstr("bits is missing"));
+  EXPECT_TRUE(Quantised(kLlama70b, "null").ok());
+}
+
+TEST(ParseModelShape, WhatIsNotPlannedIsRefusedUnlessItIsOff) {
+  for (const std::string_view key : hf_keys::RefusedKeys()) {
+    const std::string name(key);
+    EXPECT_THAT(ParseModelShape(Config("\"" + name + "\": 2")).status().message(),
+                HasSubstr("config.json: " + name + " = 2; this library does not plan"));
+    EXPECT_FALSE(ParseModelShape(Config("\"" + name + "\": {\"0\": [1]}")).ok()) << name;
+    for (const char* off : {"null", "false", "0", "{}", "[]"})
+      EXPECT_TRUE(ParseModelShape(Config("\"" + name + "\": " + off)).ok()) << name << off;
+  }
+}
+
+TEST(ParseModelShape, ReadsGpt2ByItsOwnNames) {
+  const Result<ModelShape> shape = ParseModelShape(
+      R"({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024,
+          "vocab_size": 50257})");
+  ASSERT_TRUE(shape.ok()) << shape.status().message();
+  EXPECT_EQ(Parameters(*shape), 124439808);  // as published
+  EXPECT_EQ(shape->config.num_positions, 1024);
+  EXPECT_EQ(shape->config.layers[0].ffn_dim, 3072);
+  EXPECT_THAT(ParseModelShape(R"({"model_type": "gpt2", "n_embd": 768})").status().message(),
+              HasSubstr("n_layer is missing"));
 }
 
 TEST(ParseModelShape, TakesTheTypeFromTheConfigUnlessToldOtherwise) {

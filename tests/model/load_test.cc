@@ -189,9 +189,9 @@ TEST(ModelLoad, MetadataOutOfRangeAreNamedWithTheirValue) {
        "llama.rope.scaling.type = spiral"},
       {[](TinyModel& m) {
          m.rope_scaling = "linear";
-         m.rope_factor = 0;
+         m.rope_factor = -1;
        },
-       "llama.rope.scaling.factor = 0"},
+       "llama.rope.scaling.factor = -1"},
       {[](TinyModel& m) {
          m.rope_factors = m.tensors["rope_freqs.weight"] = {1, 2};
        },

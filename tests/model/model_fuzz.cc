@@ -1,5 +1,7 @@
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,12 +17,12 @@
 #include "tests/support/memory_file.h"
 
 using manyhead::GgufFile;
-using manyhead::GgufTensor;
 using manyhead::GgufType;
 using manyhead::LayerConfig;
 using manyhead::Model;
 using manyhead::Result;
 using manyhead::Session;
+using manyhead::StoredTensor;
 using manyhead::TokenId;
 using manyhead::WeightType;
 using manyhead::testing::ByteWriter;
@@ -47,7 +49,7 @@ std::string Retyped(const std::string& bytes, WeightType type, std::int64_t bloc
     writer.Key(keys[i].key, infos[i].type,
                ByteWriter().Raw({reinterpret_cast<const char*>(value.data()), value.size()}));
   }
-  for (const GgufTensor& tensor : file->tensors()) {
+  for (const StoredTensor& tensor : file->tensors()) {
     const bool matrix = tensor.num_dims == 2;
     const std::string data(reinterpret_cast<const char*>(tensor.data),
                            static_cast<std::size_t>(tensor.size_bytes));
@@ -79,6 +81,13 @@ std::vector<GgufEdits> MakeBases() {
     if (i == 5) bytes = Retyped(bytes, WeightType::kQ4_K, 256, 144);
     bases.emplace_back(bytes);
   }
+  for (const char* family : {"gemma2", "gpt2"}) {
+    std::ifstream file(std::string(MANYHEAD_SOURCE_DIR "/tests/model/data/") + family + ".gguf",
+                       std::ios::binary);
+    const std::string bytes(std::istreambuf_iterator<char>(file), {});
+    FuzzCheck(!bytes.empty());
+    bases.emplace_back(bytes);
+  }
   return bases;
 }
 
@@ -90,7 +99,8 @@ void Use(const Model& model, std::size_t file_bytes) {
             model.weight_bytes() <= 2 * static_cast<std::int64_t>(file_bytes));
   for (const LayerConfig& layer : config.layers) {
     FuzzCheck(layer.num_kv_heads > 0 && layer.num_heads % layer.num_kv_heads == 0);
-    FuzzCheck(layer.rope >= 0 && static_cast<std::size_t>(layer.rope) < config.ropes.size());
+    FuzzCheck(config.positions == manyhead::PositionKind::kLearned ||
+              (layer.rope >= 0 && static_cast<std::size_t>(layer.rope) < config.ropes.size()));
   }
   manyhead::SessionOptions options;
   options.context = 24;
@@ -136,10 +146,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 std::vector<std::string> FuzzSeeds() {
   std::vector<std::string> seeds;
-  for (char choice = 0; choice < 12; ++choice) seeds.emplace_back(1, choice);
+  for (char choice = 0; choice < 16; ++choice) seeds.emplace_back(1, choice);
   std::mt19937 random(1);
   for (int i = 0; i < 60; ++i) {
-    seeds.emplace_back(1, static_cast<char>(i % 12));
+    seeds.emplace_back(1, static_cast<char>(i % 16));
     for (int j = 0; j < 3 + i % 6; ++j) seeds.back() += static_cast<char>(random());
   }
   return seeds;

@@ -101,7 +101,7 @@ GgufWriter TinyModel::ToGguf(GgufWriter file, const std::string& replaced) const
   file.Add(p + "attention.key_length", number(head_dim));
   file.Add(p + "attention.value_length", number(head_dim));
   add("feed_forward_length", ffn_dim);
-  file.Add(p + "attention.layer_norm_rms_epsilon", 1e-6F);
+  if (epsilon_key) file.Add(p + "attention.layer_norm_rms_epsilon", 1e-6F);
   file.Add(p + "rope.freq_base", static_cast<float>(rope_base));
   if (window > 0) file.Add(p + "attention.sliding_window", number(window));
   if (window_pattern > 0) file.Add(p + "attention.sliding_window_pattern", number(window_pattern));
@@ -172,6 +172,7 @@ void TinyModel::NormHeads(const std::string& name, std::vector<double>& heads) c
 }
 
 bool TinyModel::IsLocal(std::int64_t layer) const {
+  if (gemma() && window == 0) return false;
   const std::int64_t pattern = window_pattern > 0 ? window_pattern : gemma() ? 6 : 0;
   return pattern == 0 || (layer + 1) % pattern != 0;
 }

@@ -28,6 +28,7 @@ struct TinyModel {
   std::vector<float> rope_factors;
   float final_softcap = 0;
   WeightType matrices = WeightType::kF32;  ///< how they are stored; also kF16, kQ8_0
+  bool epsilon_key = true;                 ///< the file states the norms' epsilon
 
   std::int64_t vocab() const { return 259 + extra_tokens + extra_rows; }
   bool gemma() const { return family == "gemma3"; }

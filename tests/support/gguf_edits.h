@@ -47,7 +47,7 @@ class GgufEdits {
       for (const std::size_t offset : {0U, 4U, 8U, 12U, 16U, 20U})  // of strings and arrays too
         if (type + offset < at) places_.push_back(type + offset);
     }
-    for (const GgufTensor& tensor : file->tensors()) {
+    for (const StoredTensor& tensor : file->tensors()) {
       at += 8 + tensor.name.size();
       places_.push_back(at);
       for (int i = 0; i < tensor.num_dims; ++i)
