@@ -1,9 +1,9 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <atomic>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>

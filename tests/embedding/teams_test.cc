@@ -133,7 +133,7 @@ TEST(TeamsChild, DISABLED_Unknown) {
   EXPECT_TRUE(refuses(SelectTeam().status()));
   EXPECT_TRUE(refuses(Model::Load(kPath).status()));
   AttentionParams attention;
-  attention.num_heads = 1;
+  attention.num_heads = attention.num_kv_heads = 1;
   attention.head_dim = 8;
   attention.max_q_len = attention.max_kv_len = 4;
   EXPECT_TRUE(refuses(AttentionPlan::Create(attention).status()));
