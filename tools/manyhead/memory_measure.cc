@@ -1,10 +1,14 @@
 #include "tools/manyhead/memory_measure.h"
 
-#include <stdlib.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <functional>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -27,25 +31,35 @@ std::string TempFolder() {
   return std::filesystem::temp_directory_path(error).string();
 }
 
-/// An empty file without an entry in any folder: it is gone with the processes that hold it,
-/// whatever ends them.
+/// A file without an entry in any folder: it is gone with the processes that hold it, whatever ends
+/// them.
 class TempFile {
  public:
-  TempFile() {
-    std::string pattern = TempFolder() + "/manyhead-XXXXXX";
-    file_ = mkstemp(pattern.data());
-    if (file_ >= 0) unlink(pattern.c_str());
-  }
+  TempFile() = default;
   TempFile(const TempFile&) = delete;
   TempFile& operator=(const TempFile&) = delete;
   ~TempFile() {
     if (file_ >= 0) close(file_);
   }
-  /// Under which this process and its children open it; "" where none could be made.
-  std::string path() const { return file_ < 0 ? "" : "/proc/self/fd/" + std::to_string(file_); }
+
+  /// `write` makes a file of the name that it gets, which has that name only until this returns.
+  /// Errors   those of `write`; kIoError where the file cannot be opened.
+  Status Make(const std::function<Status(const std::string&)>& write) {
+    std::random_device random;
+    const std::string name =
+        TempFolder() + "/manyhead-" + std::to_string(random()) + "-" + std::to_string(random());
+    if (Status status = write(name); !status.ok()) return status;
+    file_ = open(name.c_str(), O_RDONLY | O_CLOEXEC);
+    const int error = errno;
+    unlink(name.c_str());
+    if (file_ >= 0) return {};
+    return {StatusCode::kIoError, name + ": cannot be opened: " + std::strerror(error)};
+  }
+  /// Under which this process and its children open it.
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_); }
 
  private:
-  int file_;
+  int file_ = -1;
 };
 
 /// Whether the weights of `one`, if they are random, fit into the folder for temporary files, and
@@ -146,12 +160,11 @@ Result<Json> RunCase(const MemoryCase& one, const MeasureOptions& options) {
 Result<std::optional<Json>> MeasureCase(const MemoryCase& one, const MeasureOptions& wanted) {
   MeasureOptions options = wanted;
   if (Status status = CheckRoom(one, options.model.empty()); !status.ok()) return status;
-  const TempFile file;
+  TempFile file;
   if (options.model.empty()) {
-    if (file.path().empty())
-      return Status(StatusCode::kIoError,
-                    "cannot make a file for random weights in " + TempFolder());
-    if (Status status = WriteRandomModel(*one.shape, file.path()); !status.ok()) return status;
+    Status status =
+        file.Make([&](const std::string& path) { return WriteRandomModel(*one.shape, path); });
+    if (!status.ok()) return status;
     options.model = file.path();
   }
   const auto ran = RunApart([&] { return RunCase(one, options); });
