@@ -16,6 +16,7 @@
 #include "manyhead/model.h"
 #include "manyhead/model_config.h"
 #include "manyhead/multi_head_attention.h"
+#include "manyhead/output_file.h"
 #include "manyhead/prune.h"
 #include "manyhead/rope.h"
 #include "manyhead/sampling.h"

@@ -77,7 +77,7 @@ struct Timings {
   std::int64_t prefill_tokens = 0;         ///< evaluated, without those reused from the cache
   double prefill_seconds = 0;              ///< for the prompt
   std::int64_t decode_tokens = 0;          ///< steps after the prompt
-  double decode_seconds = 0;               ///< for the steps after it
+  double decode_seconds = 0;               ///< for these steps and their draws, without on_text
   double time_to_first_token_seconds = 0;  ///< from the call on
 
   /// Tokens a second; 0 when nothing was timed.

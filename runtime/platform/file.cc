@@ -1,17 +1,22 @@
 #include "runtime/platform/file.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+
+#include "manyhead/output_file.h"
 
 namespace manyhead {
 namespace {
@@ -39,6 +44,71 @@ std::string FolderOf(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
 }
+
+/// The file that `path` names, or would name: symbolic links are followed, also one whose target is
+/// not there yet.
+Result<std::string> FollowLinks(const std::string& path) {
+  namespace fs = std::filesystem;
+  constexpr int kMostLinks = 40;  // as the kernel follows
+  fs::path target = path;
+  std::error_code error;
+  for (int i = 0; i < kMostLinks; ++i) {
+    const fs::path next = fs::read_symlink(target, error);
+    if (error) return target.string();  // no link, or nothing there
+    target = next.is_absolute() ? next : target.parent_path() / next;
+  }
+  return FileError(path,
+                   "leads through more than " + std::to_string(kMostLinks) + " symbolic links");
+}
+
+/// Whether a file can have the name `path`, and what is there is one that can be replaced under
+/// `target`; `mode` gets its mode, 0 where there is none.
+Status CheckReplaceable(const std::string& path, const std::string& target, mode_t& mode) {
+  struct stat info = {}, behind = {};
+  mode = 0;
+  if (stat(path.c_str(), &info) != 0)
+    return errno == ENOENT ? Status() : SystemError(path, "cannot create");
+  if (Status status = CheckRegular(path, info.st_mode); !status.ok()) return status;
+  // A link in /proc/self/fd may lead to a file that has lost its name.
+  if (stat(target.c_str(), &behind) != 0 || info.st_dev != behind.st_dev ||
+      info.st_ino != behind.st_ino)
+    return FileError(path, "leads to a file that has no name; expected one that can be replaced");
+  mode = info.st_mode;
+  return Status();
+}
+
+/// The name that the file has beside `path` for a moment; not longer than that of `path` where that
+/// is long.
+std::string TemporaryName(const std::string& path, const std::string& suffix) {
+  constexpr std::size_t kMostBytes = 100;
+  const std::filesystem::path whole = path;
+  const std::string stem = whole.filename().string().substr(0, kMostBytes);
+  return (whole.parent_path() / (stem + suffix)).string();
+}
+
+/// Holds SIGXFSZ back in this thread, and takes the one that a write over the limit raises.
+class NoSizeSignal {
+ public:
+  NoSizeSignal() {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signal_, &old_);
+  }
+  NoSizeSignal(const NoSizeSignal&) = delete;
+  NoSizeSignal& operator=(const NoSizeSignal&) = delete;
+  ~NoSizeSignal() {
+    const int error = errno;
+    const timespec at_once = {};
+    // One that was held back before is the caller's.
+    if (sigismember(&old_, SIGXFSZ) == 0)
+      while (sigtimedwait(&signal_, nullptr, &at_once) > 0) continue;
+    pthread_sigmask(SIG_SETMASK, &old_, nullptr);
+    errno = error;
+  }
+
+ private:
+  sigset_t signal_ = {}, old_ = {};
+};
 
 /// What stands behind the name of a file until it is whole.
 Result<std::string> RandomSuffix(const std::string& path) {
@@ -104,23 +174,23 @@ Status InputFile::ReadAt(std::int64_t offset, std::span<std::byte> bytes) const 
 
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   if (Status status = CheckName(path); !status.ok()) return status;
-  struct stat info = {};
-  const bool there = stat(path.c_str(), &info) == 0;
-  if (there)
-    if (Status status = CheckRegular(path, info.st_mode); !status.ok()) return status;
+  Result<std::string> target = FollowLinks(path);
+  if (!target.ok()) return target.status();
+  mode_t mode = 0;
+  if (Status status = CheckReplaceable(path, *target, mode); !status.ok()) return status;
   Result<std::string> suffix = RandomSuffix(path);
   if (!suffix.ok()) return suffix.status();
-  std::string name = path, temporary = path + *suffix;  // nothing may throw once it is there
+  std::string temporary = TemporaryName(*target, *suffix);  // nothing may throw once it is there
   bool named = false;
-  Descriptor file = OpenNameless(FolderOf(path));
+  Descriptor file = OpenNameless(FolderOf(*target));
   if (file.get() < 0) {
     file = Descriptor(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file.get() < 0) return SystemError(path, "cannot create");
     named = true;
   }
   // Who could read the old file can read the new one. Where that cannot be, the umask holds.
-  if (there) (void)!fchmod(file.get(), info.st_mode & 0777);
-  return AtomicFile(std::move(name), std::move(temporary), std::move(file), named);
+  if (mode != 0) (void)!fchmod(file.get(), mode & 0777);
+  return AtomicFile(*std::move(target), std::move(temporary), std::move(file), named);
 }
 
 AtomicFile::~AtomicFile() {
@@ -129,6 +199,7 @@ AtomicFile::~AtomicFile() {
 
 Status AtomicFile::Write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
+    const NoSizeSignal none;
     const ssize_t put = write(file_.get(), bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return SystemError(path_, "cannot write");
@@ -140,10 +211,18 @@ Status AtomicFile::Write(std::span<const std::byte> bytes) {
 Status AtomicFile::Commit() {
   if (fsync(file_.get()) != 0) return SystemError(path_, "cannot write to the disk");
   if (Status status = CommitUnsynced(); !status.ok()) return status;
-  // The name is an entry of its directory, which has to reach the disk as well.
+  return SyncFolder();
+}
+
+/// The name is an entry of its directory, which has to reach the disk as well.
+Status AtomicFile::SyncFolder() const {
   const std::string folder = FolderOf(path_);
   const Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.get() < 0) return SystemError(folder, "cannot open");
+  if (directory.get() < 0) {
+    // A directory that may be written but not read reaches the disk with its file system.
+    if (errno == EACCES && syncfs(file_.get()) == 0) return Status();
+    return SystemError(folder, "cannot open");
+  }
   // Some file systems cannot, and have nothing to bring.
   if (fsync(directory.get()) != 0 && errno != EINVAL)
     return SystemError(folder, "cannot write to the disk");
@@ -160,6 +239,15 @@ Status AtomicFile::CommitUnsynced() {
     return SystemError(path_, "cannot rename");
   named_ = false;
   return Status();
+}
+
+Status CheckOutputFile(const std::string& path) { return AtomicFile::Create(path).status(); }
+
+Status WriteOutputFile(const std::string& path, std::string_view bytes) {
+  Result<AtomicFile> file = AtomicFile::Create(path);
+  if (!file.ok()) return file.status();
+  if (Status status = file->Write(std::as_bytes(std::span(bytes))); !status.ok()) return status;
+  return file->Commit();
 }
 
 }  // namespace manyhead

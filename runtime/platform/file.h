@@ -61,11 +61,13 @@ class InputFile {
 
 /// A file that appears under its name when it is whole: until then, and when the process or the
 /// machine dies meanwhile, that name keeps what it had. Until then it has no name of its own; where
-/// the file system has no such files it is "PATH.xxxxxxxx", which a killed process leaves. It has
-/// the permissions of the file it replaces, those of a new file otherwise.
+/// the file system has no such files it is "PATH.xxxxxxxx", shortened where the name is long, which
+/// a killed process leaves. It has the permissions of the file it replaces, those of a new file
+/// otherwise. A symbolic link stays, and the file it leads to is replaced or made.
 class AtomicFile {
  public:
-  /// Errors   kIoError naming `path` and why, also when it is there and no regular file.
+  /// Errors   kIoError naming `path` and why: a name that the file system does not take, something
+  ///          that is there and no regular file, a folder in which no file can be made.
   static Result<AtomicFile> Create(const std::string& path);
   AtomicFile(AtomicFile&& other) noexcept
       : path_(std::move(other.path_)),
@@ -75,6 +77,8 @@ class AtomicFile {
   AtomicFile& operator=(AtomicFile&&) = delete;
   ~AtomicFile();
 
+  /// Errors   kIoError naming the path; also at the process's limit of file sizes, which raises no
+  ///          signal here.
   Status Write(std::span<const std::byte> bytes);
   /// Brings everything to the disk, then under its name. Nothing is written afterwards.
   Status Commit();
@@ -87,6 +91,8 @@ class AtomicFile {
         temporary_(std::move(temporary)),
         file_(std::move(file)),
         named_(named) {}
+
+  Status SyncFolder() const;
 
   std::string path_;
   std::string temporary_;

@@ -232,9 +232,12 @@ Status Generation::Impl::Draw() {
   const Result<TokenId> id = sampler.Sample(choices, session.tokens);
   if (!id.ok()) return id.status();
   session.next_seed = sampler.next_seed();
+  // What the caller does with the text is neither part of a step nor of the first token's time.
   if (result.ids.empty())
     result.timings.time_to_first_token_seconds =
         result.timings.prefill_seconds + SecondsSince(start);
+  else
+    result.timings.decode_seconds += SecondsSince(start);
   const auto ends = tokenizer.end_tokens();
   if (std::binary_search(ends.begin(), ends.end(), *id)) {
     End(StopReason::kEndToken);
@@ -252,7 +255,6 @@ Status Generation::Impl::Draw() {
     }
   }
   if (ended) text.Finish();
-  result.timings.decode_seconds += SecondsSince(start);
   return {};
 }
 

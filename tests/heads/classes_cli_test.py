@@ -86,7 +86,7 @@ class Classify(unittest.TestCase):
                 (["--conllu", binary], "CoNLL-U: line 1: "),
                 (["--conllu", empty], "no sentence"),
                 (["--conllu", self.folder / "missing"], "missing"),
-                (["--policy", self.folder / "no" / "where.json"], "cannot be written"),
+                (["--policy", self.folder / "no" / "where.json"], "cannot create"),
                 (["-m", self.folder / "missing.gguf"], "missing.gguf")]:
             message = run("heads", "classify", *arguments, code=1)
             self.assertIn(expected, message)

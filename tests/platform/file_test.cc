@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "manyhead/output_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace manyhead {
@@ -99,6 +101,45 @@ TEST_F(AtomicFileTest, RefusesWhatIsNoFile) {
   const Result<AtomicFile> over_folder = AtomicFile::Create(folder_.path());
   ASSERT_FALSE(over_folder.ok());
   EXPECT_THAT(over_folder.status().message(), HasSubstr("is a directory"));
+}
+
+TEST_F(AtomicFileTest, FollowsSymbolicLinksAndLeavesThem) {
+  std::filesystem::create_directory(folder_.File("there"));
+  std::filesystem::create_symlink("there/target", folder_.File("second"));
+  std::filesystem::create_symlink("second", path_);
+  for (const char* text : {"made", "replaced"}) {
+    ASSERT_TRUE(WriteOutputFile(path_, text).ok());
+    EXPECT_EQ(Contents(folder_.File("there/target")), text);
+    EXPECT_TRUE(std::filesystem::is_symlink(path_));
+    EXPECT_THAT(Names(folder_.path()), ElementsAre("out", "second", "there"));
+  }
+  std::filesystem::create_symlink("loop", folder_.File("loop"));
+  EXPECT_THAT(CheckOutputFile(folder_.File("loop")).message(), HasSubstr("loop: "));
+  std::filesystem::create_symlink("/dev/null", folder_.File("device"));
+  EXPECT_THAT(CheckOutputFile(folder_.File("device")).message(), HasSubstr("is a device"));
+}
+
+TEST_F(AtomicFileTest, TakesEveryNameThatTheFileSystemTakes) {
+  constexpr std::size_t kMost = 255;
+  for (const std::size_t length : {kMost - 9, kMost - 8, kMost}) {
+    const std::string path = folder_.File(std::string(length, 'n'));
+    EXPECT_TRUE(WriteOutputFile(path, "text").ok()) << length;
+    EXPECT_EQ(Contents(path), "text") << length;
+  }
+  EXPECT_FALSE(CheckOutputFile(folder_.File(std::string(kMost + 1, 'n'))).ok());
+}
+
+TEST_F(AtomicFileTest, TheLimitOfFileSizesIsAnErrorAndRaisesNoSignal) {
+  ASSERT_TRUE(WriteOutputFile(path_, "old").ok());
+  rlimit old_limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  const rlimit limit = {.rlim_cur = 100, .rlim_max = old_limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const Status status = WriteOutputFile(path_, std::string(1000, 'x'));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
+  EXPECT_THAT(status.message(), HasSubstr("File too large"));
+  EXPECT_EQ(Contents(path_), "old");
+  EXPECT_THAT(Names(folder_.path()), ElementsAre("out"));
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ ROOMS: dict[str, set[str]] = {
 }
 # The room that implements each header of include/manyhead/, but for manyhead.h, which includes them all.
 PUBLIC = {
-    "export": "platform", "isa": "platform", "status": "platform", "threads": "platform",
+    "export": "platform", "isa": "platform", "output_file": "platform", "status": "platform", "threads": "platform",
     "types": "platform", "kinds": "platform", "version": "platform", "kv_cache": "cache", "attention": "attention",
     "rope": "layer", "multi_head_attention": "layer", "tokenizer": "text", "head_id": "model",
     "model": "model", "model_config": "architecture", "step_profile": "model", "heads": "heads/observe", "ablation": "heads/ablate",

@@ -69,7 +69,7 @@ class CalibrateTest(cli_testing.CommandTest):
         self.fail_with(1, "the text has 2 tokens; expected at least 500, the context", "calibrate",
                        "-p", "a", "--budget", "40%", "-c", "500")
         self.fail_with(1, "a budget of 5 bytes; 320 tokens take at least ", *FLAGS, "--budget", "5")
-        self.fail_with(1, "no/such/folder/x: cannot be written: No such file", *FLAGS, "--budget",
+        self.fail_with(1, "no/such/folder/x: cannot create: No such file", *FLAGS, "--budget",
                        "40%", "--save", "no/such/folder/x")
 
     def test_interrupted_it_keeps_the_best_so_far(self):

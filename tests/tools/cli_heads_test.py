@@ -222,7 +222,7 @@ class ReportTest(cli_testing.CommandTest):
         self.fail_with(1, "metric = class; expected one of entropy", *report, "--ascii", "--metric", "class")
         self.fail_with(1, "the text has 2 tokens; expected at least every = 4", "heads", "report", "-p", "a",
                        "--ascii")
-        self.fail_with(1, "no/such/folder/x: cannot be written: No such file", *report, "-o",
+        self.fail_with(1, "no/such/folder/x: cannot create: No such file", *report, "-o",
                        "no/such/folder/x")
         with tempfile.NamedTemporaryFile("w", suffix=".json") as deep:
             nested = "[" * 10**6 + "]" * 10**6

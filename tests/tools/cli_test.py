@@ -198,7 +198,7 @@ class GenerateTest(CommandTest):
             self.succeed(*load, "--kv-type", "int8", "--convert-session")
             self.fail_with(1, "policy = full; the cache's is window(9)", *load, "--kv-policy", "window(9)")
             self.fail_with(1, "max_tokens = 5", *load, "-c", "5")
-            self.fail_with(1, "no folder", "generate", "-p", "a", "--save-session", f"{folder}/none/s")
+            self.fail_with(1, "cannot create", "generate", "-p", "a", "--save-session", f"{folder}/none/s")
             self.fail_with(2, "--load-session", "generate", "-p", "a", "--convert-session")
             data = file.read_bytes()
             file.write_bytes(data[:len(data) // 2])

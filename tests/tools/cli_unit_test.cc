@@ -113,8 +113,8 @@ TEST(Throughput, DeviationIsThatOfASample) {
   const std::vector<double> samples = {1, 2, 3, 4};
   const MeanAndDeviation result = ComputeMeanAndDeviation(samples);
   EXPECT_DOUBLE_EQ(result.mean, 2.5);
-  EXPECT_DOUBLE_EQ(result.deviation, std::sqrt(5.0 / 3.0));
-  EXPECT_EQ(ComputeMeanAndDeviation(std::span(samples).first(1)).deviation, 0);
+  EXPECT_DOUBLE_EQ(result.deviation.value(), std::sqrt(5.0 / 3.0));
+  EXPECT_EQ(ComputeMeanAndDeviation(std::span(samples).first(1)).deviation, std::nullopt);
 }
 
 TEST(Throughput, ChecksumIsFnv1aOfTheBytes) {

@@ -213,7 +213,7 @@ class MeasureTest(unittest.TestCase):
             self.assertNotIn("nan", text)
             done = memory(*TINY, "--figure", pathlib.Path(folder, "none", "a.html"))
             self.assertEqual(done.returncode, 1)
-            self.assertIn("cannot be written", done.stderr)
+            self.assertIn("cannot create", done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "tools/manyhead/apart.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "tools/manyhead/descriptor_io.h"
 #include "tools/manyhead/interrupt.h"
 
 namespace manyhead::cli {
@@ -44,13 +46,8 @@ std::string Answer(const std::function<Result<Json>()>& job) {
 }
 
 [[noreturn]] void RunChild(const std::function<Result<Json>()>& job, int out) {
-  const std::string text = Answer(job);
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t count = write(out, text.data() + done, text.size() - done);
-    if (count < 0 && errno != EINTR) break;
-    if (count > 0) done += static_cast<std::size_t>(count);
-  }
-  _exit(0);  // not exit: the parent's atexit handlers are not the child's
+  WriteAll(out, Answer(job));  // where that fails the parent sees no answer, and says so
+  _exit(0);                    // not exit: the parent's atexit handlers are not the child's
 }
 
 /// All that comes from `in`; passes Ctrl-C on to `child`, which may not be of this terminal.
@@ -65,8 +62,7 @@ std::string ReadAll(int in, pid_t child) {
     }
     pollfd wait = {.fd = in, .events = POLLIN, .revents = 0};
     if (const int ready = poll(&wait, 1, kPollMilliseconds); ready <= 0) continue;
-    const ssize_t count = read(in, block.data(), block.size());
-    if (count < 0 && errno == EINTR) continue;
+    const std::ptrdiff_t count = ReadSome(in, block);
     if (count <= 0) return text;
     text.append(block.data(), static_cast<std::size_t>(count));
   }
@@ -83,8 +79,12 @@ Status EndedEarly(int state) {
 Result<std::optional<ApartResult>> RunApart(const std::function<Result<Json>()>& job) {
   std::array<int, 2> pipe_ends{};
   if (pipe(pipe_ends.data()) != 0) return SystemError("make a pipe");
+  const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
+    // Nothing measures on when the parent is gone, whatever ended it.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
     close(pipe_ends[0]);
     RunChild(job, pipe_ends[1]);
   }

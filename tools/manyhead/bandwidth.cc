@@ -5,10 +5,9 @@
 #include <atomic>
 #include <barrier>
 #include <cstring>
-#include <thread>
-#include <vector>
 
 #include "tools/manyhead/machine.h"
+#include "tools/manyhead/run_together.h"
 #include "tools/manyhead/throughput.h"
 
 namespace manyhead::cli {
@@ -69,13 +68,12 @@ Bandwidth MeasureReadBandwidth(int threads) {
   Bandwidth result{0, BufferBytes(), std::max(1, threads)};
   const Buffer buffer(result.buffer_bytes);
   if (buffer.data() == nullptr) return result;
-  const std::int64_t share =
-      result.buffer_bytes / static_cast<std::int64_t>(sizeof(std::uint64_t)) / result.threads;
-  std::barrier<> barrier(result.threads);
   std::atomic<std::uint64_t> sink{0};  // keeps the reads from being optimised away
   std::atomic<bool> done{false};
   std::int64_t best = 0;
-  const auto work = [&](int thread) {
+  const auto read = [&](int thread, int threads_there, std::barrier<>& barrier) {
+    const std::int64_t share =
+        result.buffer_bytes / static_cast<std::int64_t>(sizeof(std::uint64_t)) / threads_there;
     std::uint64_t* const part = buffer.data() + thread * share;
     std::memset(part, 1, static_cast<std::size_t>(share) * sizeof(std::uint64_t));
     barrier.arrive_and_wait();
@@ -92,10 +90,7 @@ Bandwidth MeasureReadBandwidth(int threads) {
       barrier.arrive_and_wait();
     }
   };
-  std::vector<std::thread> others;
-  for (int thread = 1; thread < result.threads; ++thread) others.emplace_back(work, thread);
-  work(0);
-  for (std::thread& other : others) other.join();
+  result.threads = RunTogether(result.threads, read);
   if (best > 0)
     result.bytes_per_second =
         static_cast<double>(result.buffer_bytes) * 1e9 / static_cast<double>(best);

@@ -78,9 +78,9 @@ Json RowJson(const Model& model, const Row& row) {
   json["n_depth"] = result.test.n_depth;
   json["test_time"] = result.test_time;
   json["avg_ns"] = result.ns.mean;
-  json["stddev_ns"] = result.ns.deviation;
+  json["stddev_ns"] = result.ns.deviation ? Json(*result.ns.deviation) : Json();
   json["avg_ts"] = result.ts.mean;
-  json["stddev_ts"] = result.ts.deviation;
+  json["stddev_ts"] = result.ts.deviation ? Json(*result.ts.deviation) : Json();
   json["isa"] = IsaName(row.setting.isa);
   json["team"] = TeamName(row.setting.team);
   json["profiles_heads"] = row.setting.profiles_heads;
@@ -107,7 +107,8 @@ void PrintTable(const Model& model, const std::vector<Row>& rows) {
                      IsaName(row.setting.isa),
                      FormatKvTypes({row.setting.options.k_type, row.setting.options.v_type}),
                      std::to_string(row.setting.threads), TestName(row.result.test),
-                     FormatFixed(row.result.ts.mean, 2), FormatFixed(row.result.ts.deviation, 2),
+                     FormatFixed(row.result.ts.mean, 2),
+                     row.result.ts.deviation ? FormatFixed(*row.result.ts.deviation, 2) : "n/a",
                      percent < 0 ? "" : FormatFixed(percent, 0) + " %",
                      FormatBytes(static_cast<double>(row.setting.kv_bytes_per_token)),
                      FormatBytes(static_cast<double>(row.result.peak_resident_bytes)),

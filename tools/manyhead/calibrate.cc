@@ -11,6 +11,7 @@
 
 #include "manyhead/calibrate.h"
 #include "manyhead/model.h"
+#include "manyhead/output_file.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/model_text.h"
@@ -147,7 +148,8 @@ int Run(const Flags& flags) {
         stderr, "interrupted: %s\n",
         calibration->verified ? "the best mix scored so far" : "a mix from estimates, not scored");
   if (!flags.save.empty())
-    if (Status status = WriteFile(flags.save, FormatKvHeads(calibration->heads)); !status.ok())
+    if (Status status = WriteOutputFile(flags.save, FormatKvHeads(calibration->heads));
+        !status.ok())
       return Fail(status);
   if (flags.format == "json")
     Stdout::WriteJson(ToJson(*calibration));

@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <barrier>
 #include <cstdint>
-#include <thread>
-#include <vector>
 
 #include "tools/manyhead/machine.h"
+#include "tools/manyhead/run_together.h"
 #include "tools/manyhead/throughput.h"
 
 namespace manyhead::cli {
@@ -47,10 +46,8 @@ float SpinBaseline(float start) { return Spin<4>(start); }
 double MeasureFlops(Isa isa, int threads) {
   const auto spin = isa >= Isa::kAvx512 ? SpinAvx512 : isa == Isa::kAvx2 ? SpinAvx2 : SpinBaseline;
   const std::int64_t lanes = isa >= Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4;
-  threads = std::max(1, threads);
-  std::barrier<> barrier(threads);
   std::int64_t best = 0;
-  const auto work = [&](int thread) {
+  const int ran = RunTogether(std::max(1, threads), [&](int thread, int, std::barrier<>& barrier) {
     volatile float sink = 1;  // keeps the loop from being optimised away
     for (int pass = 0; pass < kPasses; ++pass) {
       barrier.arrive_and_wait();
@@ -60,12 +57,8 @@ double MeasureFlops(Isa isa, int threads) {
       const std::int64_t taken = SteadyNanoseconds() - start;
       if (thread == 0 && (best == 0 || taken < best)) best = taken;
     }
-  };
-  std::vector<std::thread> others;
-  for (int thread = 1; thread < threads; ++thread) others.emplace_back(work, thread);
-  work(0);
-  for (std::thread& other : others) other.join();
-  const double flops = 2.0 * static_cast<double>(kSteps * kChains * lanes * threads);
+  });
+  const double flops = 2.0 * static_cast<double>(kSteps * kChains * lanes * ran);
   return best > 0 ? flops * 1e9 / static_cast<double>(best) : 0;
 }
 

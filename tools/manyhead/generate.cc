@@ -1,10 +1,6 @@
-#include <unistd.h>
-
-#include <cerrno>
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
@@ -45,12 +41,30 @@ struct Flags {
 /// A seed that fits in the numbers of every JSON reader.
 std::uint64_t RandomSeed() { return std::random_device()(); }
 
+/// Whether a text of `bytes` bytes may have as few tokens as `session` holds. A text that is far
+/// too long is refused before the time and the memory of tokenizing it are spent.
+Status CheckTextLength(const Tokenizer& tokenizer, const Session& session, std::size_t bytes) {
+  constexpr std::int64_t kMostShrink = 4;  // of bytes, where a tokenizer composes characters first
+  std::size_t longest = 1;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id)
+    longest = std::max(longest, tokenizer.Piece(id, true).size());
+  const std::int64_t most = session.context() * kMostShrink * static_cast<std::int64_t>(longest);
+  if (static_cast<std::int64_t>(bytes) <= most) return {};
+  return {StatusCode::kOutOfPages,
+          "the prompt has " + std::to_string(bytes) +
+              " bytes, which are more than context = " + std::to_string(session.context()) +
+              " tokens of up to " + std::to_string(longest) + " bytes"};
+}
+
 /// What the flags add to the text; the beginning of a text only if there is none yet.
-Result<std::vector<TokenId>> PromptIds(const Flags& flags, const Tokenizer& tokenizer) {
+Result<std::vector<TokenId>> PromptIds(const Flags& flags, const Tokenizer& tokenizer,
+                                       const Session& session) {
   if (flags.prompt_ids) return *flags.prompt_ids;
   if (!flags.HasPrompt()) return std::vector<TokenId>();
   const Result<std::string> text = ReadText(flags.text);
   if (!text.ok()) return text.status();
+  if (Status status = CheckTextLength(tokenizer, session, text->size()); !status.ok())
+    return status;
   EncodeOptions options = ToEncodeOptions(flags.text);
   if (!flags.load_session.empty()) options.add_special = false;
   Result<std::vector<TokenId>> ids = tokenizer.Encode(*text, options);
@@ -71,11 +85,11 @@ Json ToJson(const Model& model, const Session& session, const std::vector<TokenI
   json["timings"] = {
       {"prefill_tokens", timings.prefill_tokens},
       {"prefill_seconds", timings.prefill_seconds},
-      {"prefill_tokens_per_second", timings.prefill_rate()},
+      {"prefill_tokens_per_second", OrNull(timings.prefill_rate())},
       {"decode_tokens", timings.decode_tokens},
       {"decode_seconds", timings.decode_seconds},
-      {"decode_tokens_per_second", timings.decode_rate()},
-      {"time_to_first_token_seconds", timings.time_to_first_token_seconds},
+      {"decode_tokens_per_second", OrNull(timings.decode_rate())},
+      {"time_to_first_token_seconds", OrNull(timings.time_to_first_token_seconds)},
   };
   if (options.top_logits > 0) json["top_logits"] = result.top_logits;
   json["kv"] = KvJson(session.cache());
@@ -97,10 +111,10 @@ void PrintStatistics(const Model& model, const Session& session, const GenerateO
   std::fputs("\n", stderr);
   line("model", ModelType(model) + ", " + IsaName(session.isa()) + ", " +
                     std::to_string(session.threads()) + " threads");
-  line("prefill", FormatFixed(timings.prefill_rate(), 1) + " tokens/s (" +
+  line("prefill", FormatOrAbsent(timings.prefill_rate(), 1, " tokens/s") + " (" +
                       std::to_string(timings.prefill_tokens) + " tokens), first token after " +
-                      FormatFixed(timings.time_to_first_token_seconds, 3) + " s");
-  line("decode", FormatFixed(timings.decode_rate(), 1) + " tokens/s (" +
+                      FormatOrAbsent(timings.time_to_first_token_seconds, 3, " s"));
+  line("decode", FormatOrAbsent(timings.decode_rate(), 1, " tokens/s") + " (" +
                      std::to_string(timings.decode_tokens) + " tokens)");
   line("KV cache", FormatBytes(static_cast<double>(bytes.total)) + " per token, " +
                        FormatRange(bytes.per_head) + " per token and head, " +
@@ -133,24 +147,6 @@ Status LoadSession(const Flags& flags, Session& session, std::vector<TokenId>& p
   return status;
 }
 
-/// Before the work of which the file is to hold the result.
-Status CheckSaveFolder(const Flags& flags) {
-  if (flags.save_session.empty()) return {};
-  const std::filesystem::path path = flags.save_session;
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  const auto fail = [&](const std::string& what) {
-    return Status(StatusCode::kIoError, flags.save_session + ": " + what);
-  };
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(folder, ignored))
-    return fail("there is no folder " + folder.string());
-  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
-    return fail("expected the name of a regular file");
-  if (access(folder.c_str(), W_OK) != 0)
-    return fail("cannot write into " + folder.string() + ": " + std::strerror(errno));
-  return {};
-}
-
 /// The last token has been drawn, but not evaluated: then the next run would draw it again.
 Status SaveSession(const Flags& flags, Session& session, std::size_t prompt_tokens,
                    const GenerateResult& result) {
@@ -171,13 +167,16 @@ void PrintEnd(const Model& model, const Session& session, const GenerateOptions&
 }
 
 int Run(const Flags& flags) {
-  if (Status status = CheckSaveFolder(flags); !status.ok()) return Fail(status);
+  if (Status status = CheckOutputs(flags.model, {{"--save-session", flags.save_session}},
+                                   {{"-f", flags.text.file.value_or("")}});
+      !status.ok())
+    return Fail(status);
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
-  Result<std::vector<TokenId>> prompt = PromptIds(flags, model->tokenizer());
-  if (!prompt.ok()) return Fail(prompt.status());
   Result<Session> session = CreateSession(*model, flags);
   if (!session.ok()) return Fail(session.status());
+  Result<std::vector<TokenId>> prompt = PromptIds(flags, model->tokenizer(), *session);
+  if (!prompt.ok()) return Fail(prompt.status());
   const std::vector<TokenId> shown = *prompt;
   if (Status status = LoadSession(flags, *session, *prompt); !status.ok()) return Fail(status);
 

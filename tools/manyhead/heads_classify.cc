@@ -9,6 +9,7 @@
 
 #include "manyhead/head_classes.h"
 #include "manyhead/model.h"
+#include "manyhead/output_file.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/model_text.h"
@@ -166,11 +167,11 @@ Status WriteFiles(const Flags& flags, const Model& model,
                   const HeadClassification& classification) {
   if (!flags.policy.empty()) {
     const auto policies = ClassPolicies(model.config(), classification.heads);
-    if (Status status = WriteFile(flags.policy, FormatKvHeads(policies)); !status.ok())
+    if (Status status = WriteOutputFile(flags.policy, FormatKvHeads(policies)); !status.ok())
       return status;
   }
   if (flags.probes.empty()) return Status();
-  return WriteFile(flags.probes, ProbesJson(classification).dump() + "\n");
+  return WriteOutputFile(flags.probes, ProbesJson(classification).dump() + "\n");
 }
 
 int Run(const Flags& flags) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "manyhead/head_classes.h"
+#include "manyhead/output_file.h"
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/heads_report_data.h"
 #include "tools/manyhead/heads_report_page.h"
@@ -100,7 +101,7 @@ int Run(const Flags& flags) {
     Stdout::Write(*page);
     return Stdout::Finish();
   }
-  if (Status status = WriteFile(flags.output, *page); !status.ok()) return Fail(status);
+  if (Status status = WriteOutputFile(flags.output, *page); !status.ok()) return Fail(status);
   Stdout::Write(EscapeLine(flags.output) + ": " + std::to_string(report->heads.size()) +
                 " heads, " + std::to_string(report->tokens.size()) + " tokens, " +
                 FormatBytes(static_cast<double>(page->size())) + "\n");

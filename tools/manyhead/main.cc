@@ -10,6 +10,7 @@
 #include "manyhead/isa.h"
 #include "manyhead/threads.h"
 #include "tools/manyhead/commands.h"
+#include "tools/manyhead/descriptor_io.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/output.h"
 
@@ -80,7 +81,10 @@ int RunCommandLine(int argc, char** argv) {
 int main(int argc, char** argv) {
   using manyhead::Status;
   using manyhead::StatusCode;
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is seen where it is written to
+  // Both are seen where something is written: a closed pipe, and a file at the process's limit.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  manyhead::cli::MakeStderrWait();
   try {
     const int code = manyhead::cli::RunCommandLine(argc, argv);
     std::cout.flush();

@@ -168,6 +168,10 @@ void AddRoofline(const MemoryCase& one, std::vector<Json>& rows) {
 }
 
 int Run(const Flags& flags) {
+  if (Status status =
+          CheckOutputs(flags.model, {{"--figure", flags.figure}}, {{"--config", flags.config}});
+      !status.ok())
+    return Fail(status);
   const auto shapes = Shapes(flags);
   if (!shapes.ok()) return Reject(flags, shapes.status());
   MemoryOptions options;

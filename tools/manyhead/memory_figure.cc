@@ -1,15 +1,14 @@
 #include "tools/manyhead/memory_figure.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
 #include <string_view>
+
+#include "manyhead/output_file.h"
 
 namespace manyhead::cli {
 namespace {
@@ -320,11 +319,7 @@ Status WriteMemoryFigure(const std::vector<Json>& rows, const std::string& path)
     WriteTable(rows, page);
     page << "</body></html>\n";
   }
-  std::ofstream file(path, std::ios::binary);
-  file << page.str();
-  file.flush();
-  if (file) return {};
-  return Status(StatusCode::kIoError, path + ": cannot be written: " + std::strerror(errno));
+  return WriteOutputFile(path, page.str());
 }
 
 }  // namespace manyhead::cli

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "manyhead/output_file.h"
+#include "tools/manyhead/descriptor_io.h"
 #include "tools/manyhead/model_path.h"
 #include "tools/manyhead/output.h"
 
@@ -311,10 +313,8 @@ Result<std::string> ReadFile(const std::string& path, bool settings) {
   const std::size_t most = std::size_t{1} << (settings ? 26 : 31);
   std::string bytes;
   std::array<char, 1 << 16> block{};
-  ssize_t count = 0;
-  while ((count = read(file, block.data(), block.size())) != 0) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) break;
+  std::ptrdiff_t count = 0;
+  while ((count = ReadSome(file, block)) > 0) {
     bytes.append(block.data(), static_cast<std::size_t>(count));
     if (bytes.size() > most) {
       if (!is_stdin) close(file);
@@ -345,18 +345,10 @@ Status CheckOutputs(const std::string& model, const std::vector<FlagFile>& outpu
                                                       ": is the file of " + other.flag +
                                                       " too; expected another");
     }
+    if (Status status = CheckOutputFile(output.path); !status.ok()) return status;
     inputs.push_back(output);
   }
   return Status();
-}
-
-Status WriteFile(const std::string& path, std::string_view text) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  bool done = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  int error = errno;
-  if (file != nullptr && std::fclose(file) != 0 && std::exchange(done, false)) error = errno;
-  return done ? Status()
-              : Status(StatusCode::kIoError, path + ": cannot be written: " + std::strerror(error));
 }
 
 }  // namespace manyhead::cli

@@ -93,13 +93,10 @@ struct FlagFile {
   const char* flag;
   std::string path;  ///< empty: the flag is not given
 };
-/// Whether each of `outputs` is a file of its own: not what `model` stands for, which is mapped
-/// while it is in use, none of `inputs`, and no other output, by whatever name.
-/// Errors   kInvalidArgument naming both flags and the path.
+/// Whether each of `outputs` can be written, and is a file of its own: not what `model` stands for,
+/// which is mapped while it is in use, none of `inputs`, and no other output, by whatever name.
+/// Errors   kInvalidArgument naming both flags and the path; kIoError as CheckOutputFile.
 Status CheckOutputs(const std::string& model, const std::vector<FlagFile>& outputs,
                     std::vector<FlagFile> inputs);
-
-/// Errors   kIoError naming the file.
-Status WriteFile(const std::string& path, std::string_view text);
 
 }  // namespace manyhead::cli

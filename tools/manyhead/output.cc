@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "tools/manyhead/descriptor_io.h"
+
 namespace manyhead::cli {
 namespace {
 
@@ -46,14 +48,7 @@ std::string EscapeLine(std::string_view text) {
 }
 
 void Stdout::Write(std::string_view text) {
-  while (stdout_error == 0 && !text.empty()) {
-    const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
-    if (written >= 0) {
-      text.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      stdout_error = errno;
-    }
-  }
+  if (stdout_error == 0) stdout_error = WriteAll(STDOUT_FILENO, text);
 }
 
 void Stdout::WriteJson(const Json& value, int indent) {
@@ -73,6 +68,12 @@ std::string FormatFixed(double value, int digits) {
   std::snprintf(text.data(), text.size(), "%.*f", digits, value);
   return text.data();
 }
+
+std::string FormatOrAbsent(double value, int digits, const std::string& unit) {
+  return value == 0 ? "n/a" : FormatFixed(value, digits) + unit;
+}
+
+Json OrNull(double value) { return value == 0 ? Json() : Json(value); }
 
 std::string FormatBytes(double bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};

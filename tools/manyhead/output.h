@@ -44,6 +44,10 @@ std::string FormatCount(double count);
 /// `value` with `digits` decimals.
 std::string FormatFixed(double value, int digits);
 
+/// A measured value, or "n/a" and null where there was nothing to measure, which is told by 0.
+std::string FormatOrAbsent(double value, int digits, const std::string& unit);
+Json OrNull(double value);
+
 /// Columns as wide as their longest cell; the first `left_columns` are aligned left, others right.
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows,
                         std::size_t left_columns);

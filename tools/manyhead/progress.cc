@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <system_error>
 #include <utility>
 
 namespace manyhead::cli {
@@ -45,14 +46,20 @@ void Progress::Clear() {
   shown_ = false;
 }
 
-SlowNotice::SlowNotice(std::string message)
-    : thread_([this, text = std::move(message)] {
-        std::unique_lock lock(mutex_);
-        if (!done_changed_.wait_for(lock, kQuietTime, [this] { return done_; }))
-          std::fprintf(stderr, "%s ...\n", text.c_str());
-      }) {}
+SlowNotice::SlowNotice(std::string message) {
+  try {
+    thread_ = std::thread([this, text = std::move(message)] {
+      std::unique_lock lock(mutex_);
+      if (!done_changed_.wait_for(lock, kQuietTime, [this] { return done_; }))
+        std::fprintf(stderr, "%s ...\n", text.c_str());
+    });
+  } catch (const std::system_error&) {
+    // Where no thread is to be had the job goes on without its notice.
+  }
+}
 
 SlowNotice::~SlowNotice() {
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     done_ = true;

@@ -44,7 +44,8 @@ MeanAndDeviation ComputeMeanAndDeviation(std::span<const double> samples) {
   for (const double sample : samples) sum += sample;
   const double mean = sum / count;
   for (const double sample : samples) squares += (sample - mean) * (sample - mean);
-  return {mean, samples.size() > 1 ? std::sqrt(squares / (count - 1)) : 0};
+  if (samples.size() < 2) return {mean, std::nullopt};
+  return {mean, std::sqrt(squares / (count - 1))};
 }
 
 std::string ChecksumIds(std::span<const TokenId> ids) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,10 +32,10 @@ std::vector<std::int64_t> TimeRepetitions(std::int64_t repetitions, const Nanose
                                           const std::function<bool()>& prepare,
                                           const std::function<bool()>& job);
 
-/// Mean and sample standard deviation (n - 1); 0 where there are too few.
+/// Mean and sample standard deviation (n - 1); no deviation where there are fewer than two samples.
 struct MeanAndDeviation {
   double mean = 0;
-  double deviation = 0;
+  std::optional<double> deviation;
 };
 MeanAndDeviation ComputeMeanAndDeviation(std::span<const double> samples);
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "manyhead/output_file.h"
 #include "manyhead/prune.h"
 #include "runtime/architecture/gguf_keys.h"
 #include "runtime/architecture/tensor_table.h"
@@ -15,7 +16,6 @@
 #include "runtime/linear/linear.h"
 #include "runtime/model/weights.h"
 #include "runtime/platform/errors.h"
-#include "runtime/platform/file.h"
 
 /// Models without some of their KV heads, as files.
 
@@ -271,11 +271,7 @@ std::string FormatRemoved(std::span<const KvHeadId> removed) {
 }
 
 Status WriteRemoved(std::span<const KvHeadId> removed, const std::string& path) {
-  Result<AtomicFile> file = AtomicFile::Create(path);
-  if (!file.ok()) return file.status();
-  const std::string text = FormatRemoved(removed);
-  if (Status status = file->Write(std::as_bytes(std::span(text))); !status.ok()) return status;
-  return file->Commit();
+  return WriteOutputFile(path, FormatRemoved(removed));
 }
 
 }  // namespace manyhead
