@@ -42,9 +42,9 @@ class Places {
   }
 
   /// Moves the calling thread to a CPU that it may use and none of the team has, if there is one.
-  /// From there the scheduler may move it as before.
-  void Move() noexcept {
-    CpuMask allowed, left;
+  /// From there the scheduler may move it as before. The masks are the thread's room for it: read
+  /// before, they allocate nothing.
+  void Move(CpuMask& allowed, CpuMask& left) noexcept {
     if (!allowed.Read() || !left.Read()) return;
     for (int cpu = 0; cpu < 64 * words_; ++cpu) {
       if (taken_[cpu / 64].load(std::memory_order_relaxed) >> (cpu % 64) & 1) left.Remove(cpu);
@@ -151,10 +151,13 @@ class Pool {
   }
 
   void Serve(Helper& helper, int index) noexcept {
+    CpuMask allowed, left;
+    allowed.Read();
+    left.Read();
     for (std::uint32_t done = 0;; ++done) {
       if (!SpinWhile(helper.jobs, done)) helper.jobs.wait(done, std::memory_order_acquire);
       if (body_ == nullptr) return;
-      if (state_->may_spin && !places_.Take()) places_.Move();
+      if (state_->may_spin && !places_.Take()) places_.Move(allowed, left);
       RunWorker(*state_, index, count_, body_, context_);
       if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
     }

@@ -18,6 +18,7 @@
 
 #include "runtime/platform/team.h"
 #include "runtime/platform/threads.h"
+#include "tests/support/allocation_meter.h"
 
 namespace manyhead {
 namespace {
@@ -174,6 +175,8 @@ TEST(Team, AThreadLeavesTheCpuOfAnotherAndKeepsItsMask) {
   if (CPU_COUNT(&process) < 2) GTEST_SKIP() << "one CPU only";
   constexpr int kTries = 50;
   int apart = 0;
+  RunTeam(2, [](Worker&) {});  // which allocates the team
+  const std::size_t before = testing::NumAllocations();
   for (int i = 0; i < kTries; ++i) {
     std::atomic<int> cpu = -1;
     RunTeam(2, [&](Worker& worker) {
@@ -197,6 +200,7 @@ TEST(Team, AThreadLeavesTheCpuOfAnotherAndKeepsItsMask) {
     apart += cpus[0] != cpus[1] ? 1 : 0;
   }
   EXPECT_GT(apart, kTries / 2);
+  EXPECT_EQ(testing::NumAllocations() - before, 0U);
 }
 
 TEST(Team, WorksAloneForAWhileAfterSleepingThroughTeams) {
