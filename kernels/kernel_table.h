@@ -16,8 +16,9 @@ struct KernelTable {
   const KvKernels* kv;
   const LinearKernels* linear;
   const VectorKernels* vector;
-  const PackedKernels* packed;  ///< null: products take weights as files store them
-  const TileKernels* tiles;     ///< null: the CPU has none
+  const PackedKernels* packed;        ///< null: products take weights as files store them
+  const TileKernels* tiles;           ///< null: the CPU has none
+  const TileInt8Kernels* tiles_int8;  ///< null: the CPU has none
 };
 
 #define MANYHEAD_DECLARE_KERNELS(isa)                                                           \
@@ -43,6 +44,7 @@ MANYHEAD_DECLARE_PACKED(avx512_vnni)
 #undef MANYHEAD_DECLARE_PACKED
 namespace amx {
 extern const TileKernels kTiles;
-}
+extern const TileInt8Kernels kTilesInt8;
+}  // namespace amx
 
 }  // namespace manyhead::kernels

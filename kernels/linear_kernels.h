@@ -122,6 +122,28 @@ struct TileKernels {
 
 inline constexpr int kWeightTypeIds = 31;  ///< WeightType's values lie below
 
+/// y[m, r] = sum_c x[m, c] * weight[r, c] + bias[r] with x rounded to int8, for many activation
+/// rows in tiles of int8, where the CPU has a unit for them. The bits are those of PackedTask's
+/// product.
+inline constexpr std::int64_t kTileInt8Rows = 32;  ///< most weight rows of a task
+struct TileInt8Task {
+  const std::byte* weights;  ///< packed groups, `group_bytes` apart; the first row begins a group
+  std::int64_t group_bytes;
+  std::int64_t rows;  ///< at most kTileInt8Rows
+  std::int64_t cols;
+  QuantizedRows x;  ///< not interleaved, with room for M rounded up to kTileInt8Rows rows; those
+                    ///< beyond M are read, but what they hold does not matter
+  std::int64_t M;
+  float* totals;  ///< scratch [M rounded up to kTileInt8Rows, kTileInt8Rows]
+  float* y;       ///< row stride `y_stride`
+  std::int64_t y_stride;
+  const float* bias;  ///< null = 0
+};
+
+struct TileInt8Kernels {
+  void (*multiply[kWeightTypeIds])(const TileInt8Task& task);  ///< by WeightType; may be null
+};
+
 struct LinearKernels {
   LinearTypeKernels types[kWeightTypeIds];  ///< by WeightType; null where there is no such type
   /// Rounds row [n] into row `row` of `out`, n a multiple of 32 or 256.

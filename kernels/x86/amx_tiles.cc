@@ -5,8 +5,8 @@
 /// Products in tiles of bf16 with f32 sums.
 ///
 /// A step takes two tiles of weights and two of activations, 4 KiB, for four products of 16 cycles
-/// each: 1,024 multiply-adds a cycle against 64 bytes of loads, so a strip's weights should come
-/// from L1 and the activations from L2.
+/// each: 512 multiply-adds a cycle against 64 bytes of loads, so a strip's weights should come from
+/// L1 and the activations from L2.
 
 namespace manyhead::kernels::amx {
 namespace {  // NOLINT(google-build-namespaces)

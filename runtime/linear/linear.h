@@ -98,7 +98,8 @@ class LinearWorkspace {
 ///   decode   packed int8       matvec int8                  matvec f32
 ///   prefill  packed int8 *     panels f32 *                 panels f32
 ///
-/// where * is tiles of bf16 on AMX, also for bf16 weights. Without kernels for packed weights they
+/// where * is tiles of bf16 on AMX, also for bf16 weights. Packed int8 of 16 and more rows goes
+/// through tiles of int8 there, which give the same bits. Without kernels for packed weights they
 /// are as stored. Beginnings take the matvec in f32 in place of int8. Panels are fixed blocks of
 /// weight rows, widened to f32 and multiplied by oneDNN. Rows that take the same product share one
 /// pass over the weights.

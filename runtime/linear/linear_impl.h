@@ -75,6 +75,7 @@ struct ThreadBuffers {
   float* tail_y = nullptr;                               ///< [kGemmRows, kPanelRows]
   std::uint16_t* tile_weights = nullptr;                 ///< [kTilePanelRows, kTilePanelCols] bf16
   float* tile_sums = nullptr;                            ///< [kTilePanelRows, max_rows rounded up]
+  float* tile_totals = nullptr;                          ///< as TileInt8Task::totals
 
   ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcept;
 };
@@ -187,6 +188,12 @@ void ForStoredRows(const WeightView& weight, std::int64_t row, std::int64_t coun
 /// Multiplies packed weights in int8; at most shared.quantized_rows rows.
 void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                std::span<const LinearOutput> outputs) noexcept;
+/// The fewest rows of packed products that gain from tiles of int8: unpacking a block for them
+/// takes as long as to multiply it with some 16 rows.
+inline constexpr std::int64_t kFewestTileInt8Rows = 16;
+/// Does what RunPacked does, with the same bits, in tiles of int8.
+void RunPackedTiles(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+                    std::span<const LinearOutput> outputs) noexcept;
 /// Multiplies weights as they are stored in int8; at most shared.quantized_rows rows.
 void RunMatvecInt8(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                    std::span<const LinearOutput> outputs) noexcept;

@@ -72,6 +72,8 @@ void ForEachTile(Isa isa, std::int64_t M, Fn&& fn) noexcept {
 void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                std::span<const LinearOutput> outputs) noexcept {
   const Isa isa = impl.limits.isa;
+  if (in.M >= kFewestTileInt8Rows && KernelsFor(isa).tiles_int8 != nullptr)
+    return RunPackedTiles(worker, impl, in, outputs);
   const bool few = in.M <= kMatvecRows;
   const ThreadBuffers buffers = impl.Buffers(worker.index());
   // One row is a tile as it is.

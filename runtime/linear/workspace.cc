@@ -66,6 +66,9 @@ ThreadBuffers::ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcep
   if (!HasTiles(limits)) return;
   tile_weights = carver.Take<std::uint16_t>(kTilePanelRows * kTilePanelCols);
   tile_sums = carver.Take<float>(kTilePanelRows * RoundUp(limits.max_rows, kernels::kTileRows));
+  tile_totals =
+      carver.Take<float>(RoundUp(std::min(limits.max_rows, kDecodeRows), kernels::kTileInt8Rows) *
+                         kernels::kTileInt8Rows);
 }
 
 SharedBuffers::SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept {
@@ -77,7 +80,8 @@ SharedBuffers::SharedBuffers(const LinearLimits& limits, Carver& carver) noexcep
   const bool prefill = KernelsFor(limits.isa).packed != nullptr && !HasTiles(limits);
   quantized_rows = prefill ? limits.max_rows : std::min(limits.max_rows, kDecodeRows);
   if (limits.max_rows > kMatvecRows)
-    TakeQuantizedRows(limits, quantized_rows, carver, xq_32, xq_256);
+    TakeQuantizedRows(limits, RoundUp(quantized_rows, kernels::kTileInt8Rows), carver, xq_32,
+                      xq_256);
 }
 
 namespace {

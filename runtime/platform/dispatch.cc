@@ -14,18 +14,19 @@ struct Tables {
   Tables() noexcept
       : by_isa{
             {&kernels::scalar::kAttention, &kernels::scalar::kKv, &kernels::scalar::kLinear,
-             &kernels::scalar::kVector, nullptr, nullptr},
+             &kernels::scalar::kVector, nullptr, nullptr, nullptr},
             {&kernels::avx2::kAttention, &kernels::avx2::kKv, &kernels::avx2::kLinear,
              &kernels::avx2::kVector,
              CpuHasVnni(Isa::kAvx2) ? &kernels::avx2_vnni::kPacked : &kernels::avx2::kPacked,
-             nullptr},
+             nullptr, nullptr},
             {&kernels::avx512::kAttention, &kernels::avx512::kKv, &kernels::avx512::kLinear,
              &kernels::avx512::kVector,
              CpuHasVnni(Isa::kAvx512) ? &kernels::avx512_vnni::kPacked : &kernels::avx512::kPacked,
-             nullptr},
+             nullptr, nullptr},
         } {
     by_isa[3] = by_isa[2];
     by_isa[3].tiles = &kernels::amx::kTiles;
+    by_isa[3].tiles_int8 = &kernels::amx::kTilesInt8;
   }
 };
 

@@ -43,7 +43,7 @@ CpuidRegisters Cpuid(unsigned leaf, unsigned subleaf) noexcept {
 /// are looked up in CPUID, beside others that have the same registers.
 CpuFeatures DetectFeatures() noexcept {
   constexpr unsigned kF16c = 1U << 29, kAvxVnni = 1U << 4;
-  constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24;
+  constexpr unsigned kAmxBf16 = 1U << 22, kAmxTile = 1U << 24, kAmxInt8 = 1U << 25;
   CpuFeatures cpu;
   cpu.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
              (Cpuid(1, 0).ecx & kF16c) != 0;
@@ -53,7 +53,7 @@ CpuFeatures DetectFeatures() noexcept {
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   cpu.avx512_vnni = cpu.avx512 && __builtin_cpu_supports("avx512vnni");
   cpu.amx = cpu.avx512 && __builtin_cpu_supports("avx512bf16") &&
-            (~Cpuid(7, 0).edx & (kAmxBf16 | kAmxTile)) == 0 && OsGrantsTiles();
+            (~Cpuid(7, 0).edx & (kAmxBf16 | kAmxTile | kAmxInt8)) == 0 && OsGrantsTiles();
   return cpu;
 }
 
