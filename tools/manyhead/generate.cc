@@ -166,11 +166,13 @@ void PrintEnd(const Model& model, const Session& session, const GenerateOptions&
   PrintTopLogits(model.tokenizer(), result);
 }
 
+Status CheckFiles(const Flags& flags) {
+  return CheckOutputs(flags.model, {{"--save-session", flags.save_session}},
+                      {{"-f", flags.text.file.value_or("")}});
+}
+
 int Run(const Flags& flags) {
-  if (Status status = CheckOutputs(flags.model, {{"--save-session", flags.save_session}},
-                                   {{"-f", flags.text.file.value_or("")}});
-      !status.ok())
-    return Fail(status);
+  if (Status status = CheckFiles(flags); !status.ok()) return Fail(status);
   const Result<Model> model = LoadModel(flags.model, ToModelOptions(flags.session));
   if (!model.ok()) return Fail(model.status());
   Result<Session> session = CreateSession(*model, flags);
