@@ -12,7 +12,8 @@ import re
 import subprocess
 import sys
 
-OURS = re.compile(r"(?:(?:vtable|typeinfo|typeinfo name|guard variable) for )?(manyhead::\S|mh_\w+$)")
+OURS = re.compile(r"(?:(?:vtable|typeinfo|typeinfo name|guard variable) for |(?:non-)?virtual thunk to )?"
+                  r"(manyhead::\S|mh_\w+$)")
 INSIDE = re.compile(r"\bmanyhead::(?:kernels|internal)::")
 # One of each kind that has to be there.
 WANTED = ("manyhead::Session::Generate(", "manyhead::KvTypeName(", "manyhead::Version()", "mh_abi_version")
@@ -48,6 +49,8 @@ def summary(names: set[str]) -> str:
 def self_test() -> None:
     assert OURS.match("manyhead::Model::Load(std::string const&)") and OURS.match("mh_plan_run")
     assert not OURS.match("std::vector<manyhead::HeadId>::push_back(manyhead::HeadId&&)")
+    assert OURS.match("non-virtual thunk to manyhead::File::~File()")
+    assert not OURS.match("non-virtual thunk to other::File::~File()")
     assert not OURS.match("other::manyhead::f()") and not OURS.match("mhash")
     assert check("x", {"manyhead::internal::F()", *WANTED}, True) == [
         "x: shows manyhead::internal::F(), which is internal"]
