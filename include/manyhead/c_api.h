@@ -203,7 +203,7 @@ const char* mh_session_message(const mh_session* session);
 mh_status mh_session_append(mh_session* session, const int32_t* ids, size_t count,
                             const float** logits);
 /// What tokens are evaluated as; see RowRole.
-typedef enum mh_row_role {
+typedef enum mh_row_role MH_ANY_INT {
   MH_ROLE_PREFILL = 0,  ///< part of a prompt
   MH_ROLE_DECODE = 1    ///< generated, or drafts to be verified
 } mh_row_role;
