@@ -2,6 +2,7 @@
 
 #include "kernels/kernel_table.h"
 #include "kernels/linear_packed.inl.h"
+#include "kernels/x86/tile_config.inl.h"
 
 /// The int8 product of packed weights with many activation rows, in AMX tiles: the same integers
 /// and the same float operations in the same order as kernels/linear_packed.inl.h, so equal bits.
@@ -38,25 +39,6 @@ constexpr int kPairRows = 32;  ///< activation rows of a step: two tiles
 constexpr int kPlaneBytes = kColumns * static_cast<int>(kPackedRows);
 constexpr int kSums = 16 * 16;  ///< of a tile
 
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t bytes_per_row[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
-/// Tiles 0 to 3 hold sums, 4 and 5 activations of `columns` columns, 6 and 7 weights of as many.
-constexpr TileConfig ConfigFor(int columns) {
-  TileConfig config;
-  for (int t = 0; t < 8; ++t) {
-    config.bytes_per_row[t] = static_cast<std::uint16_t>(t == 4 || t == 5 ? columns : 64);
-    config.rows[t] = static_cast<std::uint8_t>(t >= 6 ? columns / 4 : 16);
-  }
-  return config;
-}
-/// In memory for good: GCC 12 takes the intrinsic to read 8 bytes only, and drops writes to the
-/// rest.
 constexpr TileConfig kConfig64 = ConfigFor(64), kConfig32 = ConfigFor(32);
 
 /// One thread's memory for a task.
@@ -64,10 +46,6 @@ struct alignas(64) Scratch {
   std::int8_t planes[kGroups][2][kPlaneBytes];  ///< low and high, [64 quads of columns][16 rows][4]
   std::int32_t sums[2][4][kSums];               ///< of a step and of the one before
 };
-
-__m512 HalvesAt16(PackedAt block, int offset) {
-  return Lanes::LoadHalves(block.at + kPackedRows * offset);
-}
 
 // Blocks of 256.
 
@@ -79,9 +57,9 @@ struct BlockScales {
   __m512i mins[2 * kWords];  ///< 16-bit, in pairs: the even and the odd ones of each word
 
   explicit BlockScales(PackedAt block, const PackedScales<Lanes>& scales) {
-    d = HalvesAt16(block, Block::kScaleAt);
+    d = HalvesAt<Lanes>(block, Block::kScaleAt, 0);
     if constexpr (Block::kHasMin) {
-      dmin = HalvesAt16(block, Block::kMinAt);
+      dmin = HalvesAt<Lanes>(block, Block::kMinAt, 0);
       Unroll<kWords>([&]<int w>() MANYHEAD_INLINE_LAMBDA {
         mins[2 * w] = _mm512_and_si512(scales.mins[w], _mm512_set1_epi16(0xff));
         mins[2 * w + 1] = _mm512_srli_epi16(scales.mins[w], 8);
@@ -302,8 +280,8 @@ void SmallBlocks(const TileInt8Task& task, std::int64_t b, int groups, Scratch& 
                       b * Block::kBytes * kPackedRows};
     for (int j = 0; j < count; ++j, block = block + Block::kBytes) {
       SmallPlane<Block>(block, scratch.planes[g][0] + 512 * j);
-      scales[g].d[j] = HalvesAt16(block, 0);
-      if constexpr (Block::kHasMin) scales[g].m[j] = HalvesAt16(block, 2);
+      scales[g].d[j] = HalvesAt<Lanes>(block, 0, 0);
+      if constexpr (Block::kHasMin) scales[g].m[j] = HalvesAt<Lanes>(block, 2, 0);
     }
   }
   for (std::int64_t m = 0; m < task.M; m += 16)

@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "kernels/kernel_table.h"
+#include "kernels/x86/tile_config.inl.h"
 
 /// Products in tiles of bf16 with f32 sums.
 ///
@@ -13,17 +14,7 @@ namespace {  // NOLINT(google-build-namespaces)
 
 constexpr std::int64_t kTileElements = kTileRows * kTileCols;
 
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t bytes_per_row[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-
-/// In memory for good: GCC 12 takes the intrinsic to read 8 bytes only, and drops writes to the
-/// rest.
-constexpr TileConfig kConfig;
+constexpr TileConfig kConfig = ConfigFor(64);
 
 void Begin() { _tile_loadconfig(&kConfig); }
 
