@@ -6,6 +6,7 @@
 #include "runtime/architecture/tensor_table.h"
 #include "runtime/model/weights.h"
 #include "runtime/platform/dispatch.h"
+#include "runtime/platform/errors.h"
 #include "runtime/text/load.h"
 
 namespace manyhead {
@@ -23,9 +24,7 @@ bool IsLookedUp(std::string_view name, const ModelConfig& config) {
 
 Result<Model> Model::Load(const std::string& path, const ModelOptions& options) {
   if (options.threads < 0 || options.threads > kMaxThreads)
-    return Status(StatusCode::kInvalidArgument,
-                  "ModelOptions: threads = " + std::to_string(options.threads) +
-                      "; expected 0 to " + std::to_string(kMaxThreads));
+    return OutOfRange("ModelOptions", "threads", options.threads, 0, kMaxThreads);
   const Result<Isa> isa = SelectIsa();
   if (!isa.ok()) return isa.status();
   if (const Result<Team> team = SelectTeam(); !team.ok()) return team.status();

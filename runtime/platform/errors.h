@@ -50,6 +50,12 @@ Status IoError(std::string_view where, const Parts&... parts) {
   return MakeError(StatusCode::kIoError, where, ": ", parts...);
 }
 
+/// Returns kInvalidArgument with the message "where: name = value; expected low to high".
+inline Status OutOfRange(std::string_view where, std::string_view name, std::int64_t value,
+                         std::int64_t low, std::int64_t high) {
+  return InvalidArgument(where, name, " = ", value, "; expected ", low, " to ", high);
+}
+
 /// Returns an error unless `value` lies in low..high.
 inline Status CheckRange(std::string_view where, std::string_view name, std::int64_t value,
                          std::int64_t low, std::int64_t high) {

@@ -9,6 +9,7 @@
 
 #include "manyhead/threads.h"
 #include "runtime/platform/cpu_mask.h"
+#include "runtime/platform/errors.h"
 #include "runtime/platform/printable.h"
 #include "runtime/platform/team_backend.h"
 #include "runtime/platform/team_executor.h"
@@ -104,29 +105,22 @@ TeamBackend& BackendOf(Slot slot) noexcept {
 }
 
 Status CheckOptions(const ThreadsOptions& options) {
-  const auto invalid = [](const std::string& text) {
-    return Status(StatusCode::kInvalidArgument, "ThreadsOptions: " + text);
-  };
+  constexpr const char* kName = "ThreadsOptions";
   const bool wants_executor = options.team == Team::kExecutor;
   if (options.team.has_value() && *options.team > Team::kExecutor)
-    return invalid("team = " + std::to_string(static_cast<int>(*options.team)) +
-                   "; expected own, openmp or executor");
-  if (wants_executor && options.run == nullptr) return invalid("team = executor, but run is null");
+    return InvalidArgument(kName, "team = ", static_cast<int>(*options.team),
+                           "; expected own, openmp or executor");
+  if (wants_executor && options.run == nullptr)
+    return InvalidArgument(kName, "team = executor, but run is null");
   if (!wants_executor && options.run != nullptr)
-    return invalid(std::string("run is given, but team = ") +
-                   (options.team ? TeamName(*options.team) : "none") + "; expected executor");
+    return InvalidArgument(kName, "run is given, but team = ",
+                           options.team ? TeamName(*options.team) : "none", "; expected executor");
   if (options.max_workers < 0 || options.max_workers > kMaxThreads)
-    return invalid("max_workers = " + std::to_string(options.max_workers) + "; expected 0 to " +
-                   std::to_string(kMaxThreads));
+    return OutOfRange(kName, "max_workers", options.max_workers, 0, kMaxThreads);
   constexpr std::int64_t kMostTimeout = 60'000'000;
   if (options.join_timeout_us < 0 || options.join_timeout_us > kMostTimeout)
-    return invalid("join_timeout_us = " + std::to_string(options.join_timeout_us) +
-                   "; expected 0 to " + std::to_string(kMostTimeout));
+    return OutOfRange(kName, "join_timeout_us", options.join_timeout_us, 0, kMostTimeout);
   return Status();
-}
-
-Status Busy(const std::string& what) {
-  return Status(StatusCode::kUnsupported, "SetThreads: " + what);
 }
 
 /// Puts `slot` into the word unless regions use the executor there.
@@ -134,8 +128,8 @@ Status Replace(Slot slot) {
   std::uint64_t word = g_word.load();
   do {
     if (const std::uint32_t regions = RegionsOf(word); regions > 0)
-      return Busy("the executor is in use by " + std::to_string(regions) +
-                  (regions == 1 ? " region" : " regions") + "; expected none");
+      return Unsupported("SetThreads", "the executor is in use by ", regions,
+                         regions == 1 ? " region" : " regions", "; expected none");
   } while (!g_word.compare_exchange_weak(word, Word(slot, 0)));
   return Status();
 }
@@ -162,16 +156,17 @@ std::optional<Team> ParseTeam(std::string_view name) noexcept {
 
 Result<Team> SelectTeam() {
   if (const std::optional<Team> team = TeamOf(SlotOf(g_word.load()))) return *team;
-  return Status(StatusCode::kInvalidArgument,
-                "MANYHEAD_TEAM = " + Printable(ReadEnvironment().name) +
-                    "; expected own or openmp (an executor is set by SetThreads)");
+  return MakeError(StatusCode::kInvalidArgument,
+                   "MANYHEAD_TEAM = ", Printable(ReadEnvironment().name),
+                   "; expected own or openmp (an executor is set by SetThreads)");
 }
 
 Status SetThreads(const ThreadsOptions& options) {
   if (Status status = CheckOptions(options); !status.ok()) return status;
   [[maybe_unused]] static const int registered =
       pthread_atfork(nullptr, nullptr, [] { ForgetExecutor(); });
-  if (g_is_setting.exchange(true)) return Busy("another call is at work; expected one at a time");
+  if (g_is_setting.exchange(true))
+    return Unsupported("SetThreads", "another call is at work; expected one at a time");
   Slot slot = Slot::kEnvironment;
   if (options.team == Team::kOwn) slot = Slot::kOwn;
   if (options.team == Team::kOpenMp) slot = Slot::kOpenMp;

@@ -18,27 +18,23 @@ namespace {
 constexpr std::int64_t kDefaultContext = 8192;
 constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
 
-Status OutOfRange(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
-  return InvalidArgument("Session", name, " = ", value, "; expected ", low, " to ", high);
-}
-
 }  // namespace
 
 Status CompleteSessionOptions(const ModelConfig& config, SessionOptions& options) {
   if (options.context == 0) options.context = std::min(config.context_length, kDefaultContext);
   if (options.threads == 0) options.threads = DefaultThreads();
   if (options.context < 1 || options.context > kMaxContext)
-    return OutOfRange("context", options.context, 1, kMaxContext);
+    return OutOfRange("Session", "context", options.context, 1, kMaxContext);
   if (options.threads < 1 || options.threads > kMaxThreads)
-    return OutOfRange("threads", options.threads, 1, kMaxThreads);
+    return OutOfRange("Session", "threads", options.threads, 1, kMaxThreads);
   if (options.chunk < 1 || options.chunk > kMaxContext)
-    return OutOfRange("chunk", options.chunk, 1, kMaxContext);
+    return OutOfRange("Session", "chunk", options.chunk, 1, kMaxContext);
   if (options.kv_budget_bytes < 0)
-    return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, 0, INT64_MAX);
+    return OutOfRange("Session", "kv_budget_bytes", options.kv_budget_bytes, 0, INT64_MAX);
   if (options.prefix_bytes < 0)
-    return OutOfRange("prefix_bytes", options.prefix_bytes, 0, INT64_MAX);
+    return OutOfRange("Session", "prefix_bytes", options.prefix_bytes, 0, INT64_MAX);
   if (config.positions == PositionKind::kLearned && options.context > config.num_positions)
-    return OutOfRange("context", options.context, 1, config.num_positions);
+    return OutOfRange("Session", "context", options.context, 1, config.num_positions);
   options.chunk = std::min(options.chunk, options.context);
   const Result<Isa> isa = ResolveIsa("Session", options.isa);
   if (!isa.ok()) return isa.status();
@@ -140,7 +136,7 @@ Status Session::Impl::Cut(std::int64_t length_wanted) {
 
 Status Session::Impl::Truncate(std::int64_t length_wanted) {
   if (length_wanted < 0 || length_wanted > length())
-    return OutOfRange("length", length_wanted, 0, length());
+    return OutOfRange("Session", "length", length_wanted, 0, length());
   const Result<std::int64_t> exact = cache.ExactLength(sequence, length_wanted);
   if (!exact.ok()) return exact.status();
   const std::vector<TokenId> again(tokens.begin() + *exact, tokens.begin() + length_wanted);
@@ -191,7 +187,7 @@ Result<Session> Session::Create(const Model& model, const SessionOptions& wanted
     if (!token.ok()) return token.status();
     const std::int64_t least = decoder->attention_bytes() + *token;
     if (options.kv_budget_bytes < least)
-      return OutOfRange("kv_budget_bytes", options.kv_budget_bytes, least, INT64_MAX);
+      return OutOfRange("Session", "kv_budget_bytes", options.kv_budget_bytes, least, INT64_MAX);
     cache_params->capacity_bytes = options.kv_budget_bytes - decoder->attention_bytes();
   }
   Result<SequenceCache> made =
@@ -221,7 +217,7 @@ Session::~Session() = default;
 Result<std::span<const float>> Session::Append(std::span<const TokenId> ids,
                                                std::optional<RowRole> role) {
   if (role && *role > RowRole::kDecode)
-    return OutOfRange("role", static_cast<std::int64_t>(*role), 0, 1);
+    return OutOfRange("Session", "role", static_cast<std::int64_t>(*role), 0, 1);
   const RowRole by_default = ids.size() == 1 ? RowRole::kDecode : RowRole::kPrefill;
   if (Status status = impl_->AppendAll(ids, role.value_or(by_default), nullptr); !status.ok())
     return status;

@@ -3,24 +3,17 @@
 #include <algorithm>
 #include <string>
 
+#include "runtime/platform/errors.h"
+
 namespace manyhead {
 namespace {
 
 /// Weights of a batch, if a single position does not need more.
 constexpr std::int64_t kBatchWeights = 1 << 20;
 
-Status CheckRange(const char* function, const std::string& name, std::int64_t value,
-                  std::int64_t low, std::int64_t high) {
-  if (value >= low && value <= high) return {};
-  return Status(StatusCode::kInvalidArgument, std::string(function)
-                                                  .append(": ")
-                                                  .append(name)
-                                                  .append(" = ")
-                                                  .append(std::to_string(value))
-                                                  .append("; expected ")
-                                                  .append(std::to_string(low))
-                                                  .append(" to ")
-                                                  .append(std::to_string(high)));
+Status CheckIn(const char* function, const std::string& name, std::int64_t value, std::int64_t low,
+               std::int64_t high) {
+  return value >= low && value <= high ? Status() : OutOfRange(function, name, value, low, high);
 }
 
 }  // namespace
@@ -30,16 +23,16 @@ Status HeadCapture::Check(const ModelConfig& config, std::int64_t context,
   for (std::size_t i = 0; i < options.heads.size(); ++i) {
     const auto [layer, head] = options.heads[i];
     const std::string name = "heads[" + std::to_string(i) + "]";
-    Status status = CheckRange(function, name + ".layer", layer, 0, std::ssize(config.layers) - 1);
+    Status status = CheckIn(function, name + ".layer", layer, 0, std::ssize(config.layers) - 1);
     if (status.ok())
-      status = CheckRange(function, name + ".head", head, 0,
-                          config.layers[static_cast<std::size_t>(layer)].num_heads - 1);
+      status = CheckIn(function, name + ".head", head, 0,
+                       config.layers[static_cast<std::size_t>(layer)].num_heads - 1);
     if (!status.ok()) return status;
   }
-  Status status = CheckRange(function, "first", options.first, 0, context - 1);
+  Status status = CheckIn(function, "first", options.first, 0, context - 1);
   if (status.ok() && options.last != -1)
-    status = CheckRange(function, "last", options.last, options.first, context - 1);
-  if (status.ok()) status = CheckRange(function, "every", options.every, 1, INT64_MAX);
+    status = CheckIn(function, "last", options.last, options.first, context - 1);
+  if (status.ok()) status = CheckIn(function, "every", options.every, 1, INT64_MAX);
   if (status.ok() && !options.on_row)
     status = Status(StatusCode::kInvalidArgument,
                     std::string(function).append(": on_row is empty; expected a function"));

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/platform/errors.h"
 #include "runtime/platform/math.h"
 
 namespace manyhead {
@@ -54,14 +55,7 @@ Status HeadProfiler::Check(const HeadProfileOptions& options, const char* functi
                 {"recent", options.recent, 1}};
   for (const auto& [name, value, least] : checks) {
     if (value >= least) continue;
-    return Status(StatusCode::kInvalidArgument, std::string(function)
-                                                    .append(": ")
-                                                    .append(name)
-                                                    .append(" = ")
-                                                    .append(std::to_string(value))
-                                                    .append("; expected ")
-                                                    .append(std::to_string(least))
-                                                    .append(" or more"));
+    return InvalidArgument(function, name, " = ", value, "; expected ", least, " or more");
   }
   return {};
 }
