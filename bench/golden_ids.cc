@@ -37,7 +37,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What a case does before and while it decodes.
+/// Describes what a case does before and while it decodes.
 struct Recipe {
   const char* name;
   std::int64_t prompt;         ///< tokens
@@ -334,7 +334,7 @@ Json RunModel(const std::string& name, const Models& models, std::span<const Tok
   return results;
 }
 
-/// What differs between two results of a case; empty if nothing does.
+/// Returns what differs between two results of a case; empty if nothing does.
 std::string Difference(const Json& before, const Json& after) {
   if (before.contains("error") || after.contains("error"))
     return before == after ? "" : "error: " + before.dump() + ", now " + after.dump();

@@ -99,7 +99,7 @@ typedef void (*mh_executor_task)(void* task_context, int worker);
 typedef void (*mh_executor_run)(void* context, int num_workers, mh_executor_task task,
                                 void* task_context);
 
-/// Whose threads parallel work uses; see ThreadsOptions in threads.h.
+/// Names the threads that parallel work uses; see ThreadsOptions in threads.h.
 typedef struct mh_threads_options {
   size_t struct_size;   ///< set by mh_threads_options_init
   const char* team;     ///< "own", "openmp", "executor"; NULL = what MANYHEAD_TEAM names, or own
@@ -202,7 +202,7 @@ const char* mh_session_message(const mh_session* session);
 /// numbers, valid until the next call with this session.
 mh_status mh_session_append(mh_session* session, const int32_t* ids, size_t count,
                             const float** logits);
-/// What tokens are evaluated as; see RowRole.
+/// Says whether tokens are evaluated as a prompt or decode; see RowRole.
 typedef enum mh_row_role MH_ANY_INT {
   MH_ROLE_PREFILL = 0,  ///< part of a prompt
   MH_ROLE_DECODE = 1    ///< generated, or drafts to be verified
