@@ -15,7 +15,7 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// What an AttentionPlan is made for. Lengths are upper bounds; each Run states its own.
+/// Shapes and options of an AttentionPlan. Lengths are upper bounds; each Run states its own.
 struct AttentionParams {
   std::int64_t num_heads = 0;     ///< H, query heads; a multiple of num_kv_heads
   std::int64_t num_kv_heads = 0;  ///< K, key/value heads: H = MHA, 1 = MQA, between = GQA
@@ -39,13 +39,14 @@ struct AttentionParams {
   std::vector<float> sink_logits;
   int threads = 0;         ///< 0 selects DefaultThreads()
   std::optional<Isa> isa;  ///< default SelectIsa()
-  /// Where a faster kernel has to be refused, Create and Run fail with kUnsupported and the reason
-  /// that Explain would give, instead of taking the slower one.
+  /// When set, Create and Run fail with kUnsupported, and the reason that Explain would give, where
+  /// a faster kernel must be refused; otherwise they take the slower kernel.
   bool strict = false;
 };
 
-/// The slopes of ALiBi for any head count: 2^(-8 h / H), h = 1..H, for powers of two; else those of
-/// the power of two below, and every other one of twice that power.
+/// Returns the slopes of ALiBi for any number of heads: 2^(-8 h / H), h = 1..H, for powers of two;
+/// for other numbers those of the next lower power of two, followed by every other slope of twice
+/// that power.
 ///
 /// Source   arXiv:2108.12409 and the authors' code.
 std::vector<float> AlibiSlopes(std::int64_t num_heads);
@@ -54,7 +55,7 @@ std::vector<float> AlibiSlopes(std::int64_t num_heads);
 /// h * head_stride + d]. Strides in elements, any sign; the last dimension is dense.
 template <class T>
 struct TensorView {
-  T* data = nullptr;              ///< of element (0, 0, 0, 0)
+  T* data = nullptr;              ///< points to element (0, 0, 0, 0)
   std::int64_t batch_stride = 0;  ///< from request to request
   std::int64_t token_stride = 0;  ///< from token to token
   std::int64_t head_stride = 0;   ///< from head to head
@@ -72,8 +73,8 @@ struct LogitTensor {
   std::int64_t query_stride = 0;  ///< from query to query
 };
 
-/// What one Run adds to its logits. A key that `mask` or a bias of -inf hides is not attended: NaN
-/// in its key and value changes nothing.
+/// Tensors that one Run adds to its logits. A key that `mask` or a bias of -inf hides is not
+/// attended: NaN in its key and value changes nothing.
 struct AttentionBias {
   LogitTensor<float> bias;         ///< added after scale and soft-cap
   LogitTensor<std::uint8_t> mask;  ///< 0 hides the key
@@ -82,115 +83,118 @@ struct AttentionBias {
 /// Plain tensors of `batch` requests of one shape.
 struct AttentionTensors {
   std::int64_t batch = 1;                 ///< B, requests
-  std::int64_t q_len = 0;                 ///< T, of every request
-  std::int64_t kv_len = 0;                ///< S, of every request
+  std::int64_t q_len = 0;                 ///< T, query tokens of every request
+  std::int64_t kv_len = 0;                ///< S, key/value tokens of every request
   const std::int64_t* kv_lens = nullptr;  ///< [batch] valid tokens, 0..kv_len; null: kv_len
-  /// [batch] position of each request's first query, -2^40..2^40, to which causal, window, ALiBi
+  /// [batch] position of each request's first query, -2^40..2^40, from which causal, window and
+  /// ALiBi count; null: its valid tokens - q_len. 0 gives the upper-left causal mask of other
+  /// libraries.
   /// count; null: its valid tokens - q_len. 0 gives the upper-left causal mask of other libraries.
   const std::int64_t* query_starts = nullptr;
-  KvType k_type = KvType::kF32;  ///< of k.data: f32, f16 or bf16
-  KvType v_type = KvType::kF32;  ///< of v.data
+  KvType k_type = KvType::kF32;  ///< type of k.data: f32, f16 or bf16
+  KvType v_type = KvType::kF32;  ///< type of v.data: f32, f16 or bf16
   TensorView<const float> q;     ///< [batch, q_len, H, D]
   TensorView<const void> k;      ///< [batch, kv_len, K, D]
   TensorView<const void> v;      ///< [batch, kv_len, K, Dv]
   TensorView<float> out;         ///< [batch, q_len, H, Dv]
   TensorView<float> lse;         ///< [batch, q_len, H] or null
-  AttentionBias bias;            ///< of all requests
+  AttentionBias bias;            ///< bias and mask of all requests
 };
 
-/// A stage of the logits that AttentionPlan::Weights shows.
+/// A stage of the logits that AttentionPlan::Weights writes.
 enum class LogitStage : std::uint8_t {
-  kScores,  ///< softmax_scale * q k, of every key, hidden or not
+  kScores,  ///< softmax_scale * q k of every key, hidden or not
   kCapped,  ///< after the soft-cap
   kBiased,  ///< after bias and ALiBi; -inf where hidden
   kProbs,   ///< softmax; a row without a visible key is 0
 };
 
-/// Which kernel a plan uses for some lengths, and what it costs.
+/// Says which kernel a plan uses for given lengths, and what it costs.
 struct AttentionExplanation {
-  std::string kernel;                ///< e.g. "tiled online softmax, f16 keys widened in registers"
-  Isa isa = Isa::kScalar;            ///< of the kernels
-  int threads = 0;                   ///< that share the items
-  std::int64_t tile_rows = 0;        ///< rows (query head at a query position) that share a read
-  std::int64_t block_keys = 0;       ///< keys between two updates of a row's maximum
-  std::int64_t split_keys = 0;       ///< keys of an item, where keys are split over threads; else 0
-  std::int64_t items = 0;            ///< of work, handed out to threads
-  std::int64_t scratch_bytes = 0;    ///< of the plan
-  std::int64_t bytes = 0;            ///< of K and V that memory must deliver at least
-  std::int64_t flops = 0;            ///< of both products, over visible keys
-  std::vector<std::string> refused;  ///< faster choices, each with why it was not taken
+  std::string kernel;           ///< e.g. "tiled online softmax, f16 keys widened in registers"
+  Isa isa = Isa::kScalar;       ///< instruction set of the kernels
+  int threads = 0;              ///< threads that share the items of work
+  std::int64_t tile_rows = 0;   ///< rows (query head at a query position) that share a read
+  std::int64_t block_keys = 0;  ///< keys between two updates of a row's maximum
+  std::int64_t split_keys = 0;  ///< keys of one item, where the keys are split over threads; else 0
+  std::int64_t items = 0;       ///< items of work handed out to threads
+  std::int64_t scratch_bytes = 0;    ///< scratch memory of the plan
+  std::int64_t bytes = 0;            ///< bytes of K and V that memory must deliver at least
+  std::int64_t flops = 0;            ///< operations of both products, over visible keys
+  std::vector<std::string> refused;  ///< faster kernels, each with the reason why it was not taken
 
-  std::string ToString() const;  ///< one line per entry
+  std::string ToString() const;  ///< returns one line per entry
 };
 
 /// out[t,h] = sum_s softmax_s(logit(t,h,s)) * v[s,h/G], G = H/K,
 /// logit = bias + softcap(softmax_scale * dot(q[t,h], k[s,h/G])) - alibi, over the keys that
-/// causal, window, sink tokens and mask let (t,h) see. Scale, soft-cap, bias and ALiBi, mask,
-/// softmax: in this order.
+/// causal, window, sink tokens and mask let (t,h) see. Scale, soft-cap, bias and ALiBi, mask and
+/// softmax are applied in this order.
 ///
-/// Create validates and may fail; Run cannot fail on a valid plan's shapes.
+/// Create validates and may fail; Run cannot fail for shapes within the plan's.
 ///
 /// Rows     a row without a visible key gives zeros and lse = -inf (the sink logit where there is
 ///          one), never NaN; NaN in a key or value that no query may see changes nothing.
 /// lse      natural log of each softmax denominator, the sink logit included.
 /// Aliasing out and lse overlap no input.
 /// Errors   kInvalidArgument, naming the parameter and both values, before anything is written.
-///          Create throws bad_alloc when its scratch memory cannot be had.
-/// Threads  Run may be called from several threads: those of one plan take turns, since it owns
-///          scratch memory; different plans run side by side. Run allocates nothing and keeps the
-///          caller's floating-point mode.
-/// Bits     equal for every thread count, for a request alone or in a batch, and for one prefill
-///          or any chunks of it, on one instruction set.
+///          Create throws bad_alloc when its scratch memory cannot be allocated.
+/// Threads  Run may be called from several threads: the calls of one plan are serialised, since the
+///          plan owns scratch memory; different plans run concurrently. Run allocates nothing and
+///          keeps the caller's floating-point mode.
+/// Bits     equal for every thread count, for a request alone or in a batch, and for one prefill or
+///          any chunks of it, on one instruction set.
 /// Source   grouped heads arXiv:2305.13245; one-pass softmax arXiv:1805.02867; tiling over keys
 ///          arXiv:2205.14135; sink logits as in gpt-oss, arXiv:2508.10925.
 class AttentionPlan {
  public:
-  /// Checks `params` and takes the scratch memory of every Run.
+  /// Checks `params` and allocates the scratch memory that every Run uses.
   static Result<AttentionPlan> Create(const AttentionParams& params);
   AttentionPlan(AttentionPlan&&) noexcept;
   AttentionPlan& operator=(AttentionPlan&&) noexcept;
   ~AttentionPlan();
 
-  /// Over one layer of a paged cache, for a ragged batch of requests: request b has the queries
-  /// [qo_indptr[b], qo_indptr[b + 1]) of q, which are the last tokens of sequences[b]. qo_indptr
-  /// holds sequences.size() + 1 prefix sums, the first 0; null stands for one query per request
-  /// (decode). Dense q [T, H, D], out [T, H, Dv], lse [T, H] or null.
+  /// Computes attention over one layer of a paged cache, for a ragged batch of requests: request b
+  /// has the queries [qo_indptr[b], qo_indptr[b + 1]) of q, which are the last tokens of
+  /// sequences[b]. qo_indptr holds sequences.size() + 1 prefix sums, the first 0; null stands for
+  /// one query per request (decode). Dense q [T, H, D], out [T, H, Dv], lse [T, H] or null.
   Status Run(const KvCache& cache, std::int64_t layer, std::span<const SequenceId> sequences,
              const std::int64_t* qo_indptr, const float* q, float* out, float* lse = nullptr,
              const AttentionBias& bias = {}) noexcept;
 
-  /// Over plain tensors.
+  /// Computes attention over plain tensors.
   Status Run(const AttentionTensors& tensors) noexcept;
 
-  /// Over plain tensors of one request, all dense f32: q [q_len, H, D], k [kv_len, K, D],
-  /// v [kv_len, K, Dv], out [q_len, H, Dv], lse [q_len, H] or null.
+  /// Computes attention over plain tensors of one request, all dense f32: q [q_len, H, D], k
+  /// [kv_len, K, D], v [kv_len, K, Dv], out [q_len, H, Dv], lse [q_len, H] or null.
   Status Run(std::int64_t q_len, std::int64_t kv_len, const float* q, const float* k,
              const float* v, float* out, float* lse = nullptr) noexcept;
 
-  /// Writes a stage of the logits of plain tensors, dense [batch, H, q_len, kv_len]. For
+  /// Writes a stage of the logits of plain tensors, dense [batch, H, q_len, kv_len]. It serves
   /// inspection: it takes memory and time in proportion to q_len * kv_len. `tensors.v` and `out`
   /// are not used; kProbs reads the `lse` that Run wrote.
   Status Weights(const AttentionTensors& tensors, LogitStage stage, float* weights) noexcept;
 
-  /// The same over one layer of a paged cache, for the last q_len tokens of `sequence`: the softmax
-  /// weights [H, q_len, kv_len] of the Run that wrote `lse` [q_len, H], while the cache is as it
-  /// was. q [q_len, H, D]. 0 for keys that are hidden, evicted or not stored. A row sums to 1, or 1
-  /// minus its sink logit's share e^(sink_logit - lse); one that sees no key is 0.
+  /// Does the same over one layer of a paged cache, for the last q_len tokens of `sequence`: writes
+  /// the softmax weights [H, q_len, kv_len] of the Run that wrote `lse` [q_len, H], as long as the
+  /// cache has not changed since. q [q_len, H, D]. Weights are 0 for keys that are hidden, evicted
+  /// or not stored. A row sums to 1, or to 1 minus its sink logit's share e^(sink_logit - lse); a
+  /// row that sees no key is 0.
   Status Weights(const KvCache& cache, std::int64_t layer, SequenceId sequence, std::int64_t q_len,
                  const float* q, const float* lse, float* weights,
                  const AttentionBias& bias = {}) noexcept;
 
-  /// How a Run of one request of these lengths over a cache of these types is done. Lengths within
-  /// the plan's.
+  /// Explains how a Run of one request of these lengths over a cache of these types is done. The
+  /// lengths must be within the plan's.
   Result<AttentionExplanation> Explain(KvType k_type, KvType v_type, std::int64_t q_len,
                                        std::int64_t kv_len) const;
 
-  /// With the defaults filled in.
+  /// The parameters, with the defaults filled in.
   const AttentionParams& params() const noexcept;
-  /// Of its own memory.
+  /// Bytes of the plan's scratch memory.
   std::int64_t scratch_bytes() const noexcept;
 
-  /// For other rooms of this library only: incomplete outside it.
+  /// The implementation, for other rooms of this library only; its type is incomplete outside.
   struct Impl;
   Impl& impl() noexcept { return *impl_; }
 

@@ -1,5 +1,5 @@
 #pragma once
 
-/// Goes before the name of a namespace whose declarations the shared library shows to programs that
-/// link it; all others stay inside.
+/// Precedes the name of a namespace whose declarations the shared library exports to programs that
+/// link it; all others are hidden.
 #define MANYHEAD_API [[gnu::visibility("default")]]

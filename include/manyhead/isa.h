@@ -17,16 +17,17 @@ enum class Isa : unsigned char {
   kAmx,     ///< also AVX512-BF16 and AMX tiles of bf16, for products of many rows
 };
 
-/// "scalar", "avx2", "avx512", "amx".
+/// Returns "scalar", "avx2", "avx512" or "amx".
 const char* IsaName(Isa isa) noexcept;
-/// Reads what IsaName gives; nothing for any other name.
+/// Parses a name that IsaName returns; returns nothing for any other name.
 std::optional<Isa> ParseIsa(std::string_view name) noexcept;
 
-/// Instruction sets this CPU and its operating system can run (CPUID and XCR0), lowest first.
-/// The first call asks the operating system for AMX on behalf of the process.
+/// Returns the instruction sets that this CPU and its operating system can run (CPUID and XCR0),
+/// lowest first. The first call asks the operating system for AMX on behalf of the process.
 std::vector<Isa> SupportedIsas();
 
-/// The best supported set, or the lower one that the environment variable MANYHEAD_ISA names.
+/// Returns the best supported set, or the lower one that the environment variable MANYHEAD_ISA
+/// names.
 ///
 /// Errors   kInvalidArgument for an unknown name, kUnsupported for a set above what the CPU runs.
 Result<Isa> SelectIsa();

@@ -6,17 +6,18 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// What a token is evaluated as. Its role, its position, the weights' types, MathMode and the
-/// instruction set decide the arithmetic of its products; the number of tokens that are evaluated
-/// together never does.
+/// Says whether a token is evaluated as part of a prompt or as a generated token. Its role, its
+/// position, the weights' types, MathMode and the instruction set decide the arithmetic of its
+/// products; the number of tokens that are evaluated together never does.
 enum class RowRole : std::uint8_t {
-  kPrefill,  ///< part of a prompt: the products that are fastest for many tokens
-  kDecode,   ///< generated, or a draft to be verified: the products that are fastest for one
+  kPrefill,  ///< a token of a prompt: takes the products that are fastest for many tokens
+  /// A generated token, or a draft to be verified: takes the products that are fastest for one.
+  kDecode,
 };
 
-/// How activations are normalised before a block reads them.
+/// Says how activations are normalised before a block reads them.
 enum class NormKind : std::uint8_t {
-  kNone,   ///< they are not
+  kNone,   ///< activations are not normalised
   kRms,    ///< x / sqrt(mean(x^2) + eps) * scale
   kLayer,  ///< (x - mean(x)) / sqrt(variance(x) + eps) * scale + shift
 };

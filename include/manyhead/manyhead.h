@@ -1,6 +1,6 @@
 #pragma once
 
-/// Everything: attention, the per-head KV cache, models, tokenizers, generation.
+/// Includes the whole library: attention, the per-head KV cache, models, tokenizers, generation.
 
 #include "manyhead/ablation.h"
 #include "manyhead/attention.h"

@@ -14,37 +14,38 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// One tensor of a model's file, for reports.
+/// One tensor of a model file, for reports.
 struct TensorInfo {
   std::string name;                    ///< e.g. "blk.0.attn_q.weight"
   WeightType type = WeightType::kF32;  ///< how it is stored
   std::vector<std::int64_t> shape;     ///< outermost first, e.g. [outputs, inputs]
-  std::int64_t size_bytes = 0;         ///< as it is stored
+  std::int64_t size_bytes = 0;         ///< bytes as stored
 };
 
-/// Where a model's low-bit weights are.
+/// Says where a model's low-bit weights are stored.
 enum class WeightStorage : std::uint8_t {
-  kPacked,  ///< copied when the model is loaded, rows side by side: the fastest to multiply with
-  kMapped,  ///< in the pages of the file, shared between processes: the fastest to load
+  kPacked,  ///< copied when the model is loaded, rows side by side: fastest to multiply with
+  kMapped,  ///< in the pages of the file, shared between processes: fastest to load
 };
 
-/// How a model is loaded.
+/// Says how a model is loaded.
 struct ModelOptions {
-  WeightStorage weights = WeightStorage::kPacked;  ///< of low-bit matrices
-  int threads = 0;                                 ///< that pack; 0 = DefaultThreads()
+  WeightStorage weights = WeightStorage::kPacked;  ///< storage of low-bit matrices
+  int threads = 0;  ///< threads that pack weights; 0 = DefaultThreads()
 };
 
 /// A model's weights with its config and tokenizer. Immutable; sessions share it.
 class Model {
  public:
-  /// Reads a GGUF file. Packing copies low-bit matrices and drops the file's pages as it goes, so
-  /// that the process holds each weight once; norms and biases are always copied, other matrices
-  /// and an embedding that is not the output matrix too stay in the file's pages. Where this CPU
-  /// has no kernels for packed weights all stay there. Errors   kIoError for a bad or inconsistent
-  /// file, kUnsupported for an architecture, tensor
-  ///          type or tokenizer this library does not know; both name the key or tensor and both
-  ///          values. kInvalidArgument for a bad option; kUnsupported where the operating system
-  ///          does not give the memory.
+  /// Loads a GGUF file. Packing copies low-bit matrices and releases the file's pages as it goes,
+  /// so that the process holds each weight once. Norms and biases are always copied; other
+  /// matrices, and an embedding that is not also the output matrix, stay in the file's pages. Where
+  /// this CPU has no kernels for packed weights, all matrices stay there.
+  ///
+  /// Errors   kIoError for a bad or inconsistent file, kUnsupported for an architecture, tensor
+  ///          type or tokenizer that this library does not know; both name the key or tensor and
+  ///          both values. kInvalidArgument for a bad option; kUnsupported where the operating
+  ///          system does not give the memory.
   static Result<Model> Load(const std::string& path, const ModelOptions& options = {});
   Model(const Model&) noexcept;
   Model& operator=(const Model&) noexcept;
@@ -52,26 +53,26 @@ class Model {
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  /// What the file says of its shape.
+  /// The shape of the model, as its file states it.
   const ModelConfig& config() const noexcept;
-  /// Lives as long as any copy of the model.
+  /// The tokenizer; it lives as long as any copy of the model.
   const Tokenizer& tokenizer() const noexcept;
-  /// As it was given to Load.
+  /// The path that was given to Load.
   const std::string& path() const noexcept;
-  /// Bytes of all tensors, and those read for each decoded token (no embedding table unless tied).
+  /// Bytes of all tensors.
   std::int64_t weight_bytes() const noexcept;
-  /// Bytes of the weights that each decoded token reads.
+  /// Bytes of the weights that each decoded token reads; an embedding table counts only if tied.
   std::int64_t weight_bytes_per_token() const noexcept;
-  /// Bytes of weights that were packed: memory of this process beside the mapped file.
+  /// Bytes of packed weights: memory of this process besides the mapped file.
   std::int64_t packed_bytes() const noexcept;
-  /// Elements of all tensors, shared ones once.
+  /// Number of elements of all tensors; shared ones count once.
   std::int64_t num_parameters() const noexcept;
-  /// In the order of the file.
+  /// Returns the tensors in the order of the file.
   std::vector<TensorInfo> tensors() const;
-  /// The quantisation most weight bytes are stored in, e.g. "Q4_K".
+  /// The weight type that holds most bytes, e.g. "Q4_K".
   std::string_view main_weight_type() const noexcept;
 
-  /// For other rooms of this library only: incomplete outside it.
+  /// The implementation, for other rooms of this library only; its type is incomplete outside.
   struct Impl;
   const Impl& impl() const noexcept { return *impl_; }
 

@@ -16,21 +16,21 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// y = weight x + bias.
+/// The weights of a projection y = weight x + bias.
 struct ProjectionWeights {
-  WeightType type = WeightType::kF32;  ///< of `data`
-  /// [outputs, inputs] dense in blocks of `type`, as GGUF has it.
+  WeightType type = WeightType::kF32;  ///< type of `data`
+  /// [outputs, inputs], dense in blocks of `type`, laid out as in GGUF.
   std::span<const std::byte> data = {};
   std::span<const float> bias = {};  ///< [outputs] or empty
 };
 
-/// Plain f32 weights.
+/// Makes ProjectionWeights of plain f32 numbers.
 inline ProjectionWeights F32Weights(std::span<const float> weight,
                                     std::span<const float> bias = {}) {
   return {WeightType::kF32, std::as_bytes(weight), bias};
 }
 
-/// M = memory_dim or, without one, d_model.
+/// The four projections of a layer; M is memory_dim or, if that is 0, d_model.
 struct MultiHeadAttentionWeights {
   ProjectionWeights query = {};   ///< W_q [H*D, d_model]
   ProjectionWeights key = {};     ///< W_k [K*D, M]
@@ -38,39 +38,43 @@ struct MultiHeadAttentionWeights {
   ProjectionWeights output = {};  ///< W_o [d_model, H*Dv]
 };
 
-/// What a MultiHeadAttention is made for.
+/// Shapes and options of a MultiHeadAttention.
 struct MultiHeadAttentionParams {
   std::int64_t d_model = 0;  ///< elements of an input token
-  /// Above 0: cross attention; keys and values come from a memory whose tokens have so many
-  /// elements. It has no order, so it goes without causal and rope.
+  /// Above 0 it selects cross attention: keys and values come from a memory whose tokens have this
+  /// many elements. A memory has no order, so causal and rope must be off.
   std::int64_t memory_dim = 0;
-  /// As for an AttentionPlan, with more defaults: num_kv_heads 0 selects num_heads, head_dim 0
-  /// selects d_model / num_heads, max_kv_len 0 selects max_q_len.
+  /// Parameters as for an AttentionPlan, with more defaults: num_kv_heads 0 selects num_heads,
+  /// head_dim 0 selects d_model / num_heads, max_kv_len 0 selects max_q_len.
   AttentionParams attention = {};
-  std::optional<RopeConfig> rope = {};  ///< of queries and keys; rotary_dim 0 selects head_dim
-  /// kFast keeps int8 from a sequence's first token, as a model does.
+  /// Rotation of queries and keys; rotary_dim 0 selects head_dim.
+  std::optional<RopeConfig> rope = {};
+  /// Under kFast the first token of a sequence is never rounded to int8, as in a model.
   MathMode math = MathMode::kExact;
   /// Computes one head after the other, each with its own slices of the weights, and adds up their
-  /// terms. For inspection: the same result but for the order of that sum, at a lower speed.
+  /// terms. It serves inspection: the result is the same but for the order of that sum, at a lower
+  /// speed.
   bool sequential = false;
-  bool copy_weights = false;     ///< otherwise their data must outlive the layer; biases are copied
-  bool own_cache = false;        ///< for Append; it takes memory only for tokens it holds
-  KvType k_type = KvType::kF32;  ///< of the own cache
-  KvType v_type = KvType::kF32;  ///< likewise
+  /// Otherwise the weights must outlive the layer; biases are always copied.
+  bool copy_weights = false;
+  /// Creates the cache that Append uses; it occupies memory only for tokens it holds.
+  bool own_cache = false;
+  KvType k_type = KvType::kF32;  ///< type of keys in the own cache
+  KvType v_type = KvType::kF32;  ///< type of values in the own cache
 };
 
-/// What each head contributes. Null: not wanted.
+/// Destinations of what each head contributes; null where it is not wanted.
 struct HeadOutputs {
-  float* heads = nullptr;  ///< [H, q_len, Dv], head_h, what attention gives
+  float* heads = nullptr;  ///< [H, q_len, Dv], head_h, the output of attention
   float* terms = nullptr;  ///< [H, q_len, d_model], head_h W_h: their sum and the bias make `out`
 };
 
-/// What one Forward may use besides its input.
+/// Optional inputs and outputs of one Forward.
 struct ForwardOptions {
-  AttentionBias bias = {};        ///< of a single request: batch strides are ignored
-  HeadOutputs head_outputs = {};  ///< what each head contributes
-  /// What x is evaluated as; by default one token decodes, and more are a prompt. A memory always
-  /// is a prompt.
+  AttentionBias bias = {};        ///< bias of the single request: batch strides are ignored
+  HeadOutputs head_outputs = {};  ///< destinations of what each head contributes
+  /// Role in which x is evaluated; by default one token is a decode step, and more are a prompt. A
+  /// memory always is a prompt.
   std::optional<RowRole> role = {};
 };
 
@@ -83,56 +87,58 @@ struct ForwardOptions {
 ///          most max_q_len, kv_len at most max_kv_len, and both may be 0.
 /// Aliasing `out` and head outputs overlap no input.
 /// Errors   kInvalidArgument, naming the parameter and both values; kOutOfPages from Append;
-///          outputs and caches are then as they were. Create throws bad_alloc.
-/// Threads  calls may come from several threads: those of one layer, which owns scratch memory and
-///          cache, take turns. Nothing is allocated after Create, but for what oneDNN allocates
-///          and frees inside products of prompts.
+///          outputs and caches are then unchanged. Create throws bad_alloc.
+/// Threads  several threads may call; the calls of one layer, which owns scratch memory and cache,
+///          are serialised. Nothing is allocated after Create, except what oneDNN allocates and
+///          frees inside products of prompts.
 /// Accuracy bitwise equal for every thread count on one instruction set. A token's result is also
-///          the same whether its sequence comes whole or in pieces of any size, through a cache of
-///          f32, as long as all have the same role: prompts and decode steps take different
-///          products, whose sums differ by rounding. So does `sequential` from its opposite, and a
-///          sum of terms from `out`: each element by at most (H*Dv + H) * 2^-23 * sum |W_o| |head|,
-///          and under kFast by as much as that rounds.
+///          the same whether its sequence comes as a whole or in chunks of any size, through a
+///          cache of f32, as long as all have the same role: prompts and decode steps use different
+///          products, whose sums differ by rounding. So do results with and without `sequential`,
+///          and a sum of terms differs from `out`: each element by at most (H*Dv + H) * 2^-23 * sum
+///          |W_o| |head|, and under kFast by the rounding of that mode.
 /// Source   arXiv:1706.03762, section 3.2.2; grouped heads arXiv:2305.13245.
 class MultiHeadAttention {
  public:
-  /// Checks everything and takes all memory.
+  /// Checks all arguments and allocates all memory.
   static Result<MultiHeadAttention> Create(const MultiHeadAttentionParams& params,
                                            const MultiHeadAttentionWeights& weights);
   MultiHeadAttention(MultiHeadAttention&&) noexcept;
   MultiHeadAttention& operator=(MultiHeadAttention&&) noexcept;
   ~MultiHeadAttention();
 
-  /// Self attention over a whole sequence, whose first token has position 0.
+  /// Computes self attention over a whole sequence, whose first token has position 0.
   Status Forward(std::int64_t q_len, const float* x, float* out,
                  const ForwardOptions& options = {}) noexcept;
 
-  /// Cross attention.
+  /// Computes cross attention.
   Status Forward(std::int64_t q_len, const float* x, std::int64_t kv_len, const float* memory,
                  float* out, const ForwardOptions& options = {}) noexcept;
 
-  /// Cross attention to the memory of the last call that gave one, whose keys and values are kept.
+  /// Computes cross attention to the memory of the last call that gave one; its keys and values
+  /// were kept.
   Status ForwardAgain(std::int64_t q_len, const float* x, float* out,
                       const ForwardOptions& options = {}) noexcept;
 
-  /// Self attention of the last q_len tokens of `sequence`, for which the caller has reserved room:
-  /// writes their keys and values into one layer of the cache and attends to all that it holds.
+  /// Computes self attention of the last q_len tokens of `sequence`, for which the caller has
+  /// reserved room: writes their keys and values into one layer of the cache and attends to all
+  /// tokens that it holds.
   Status Forward(KvCache& cache, std::int64_t layer, SequenceId sequence, std::int64_t q_len,
                  const float* x, float* out, const ForwardOptions& options = {}) noexcept;
 
-  /// Self attention of the next q_len tokens of the own cache's sequence.
+  /// Computes self attention of the next q_len tokens of the own cache's sequence.
   Status Append(std::int64_t q_len, const float* x, float* out,
                 const ForwardOptions& options = {}) noexcept;
   /// Drops the tokens of the own cache from position `length` on.
   Status Truncate(std::int64_t length) noexcept;
-  /// Tokens in the own cache; 0 without one.
+  /// Number of tokens in the own cache; 0 without one.
   std::int64_t length() const noexcept;
 
-  /// The layer of a KvCache that can serve this one.
+  /// The shape of a KvCache layer that can serve this layer.
   KvLayerShape cache_shape() const noexcept;
-  /// With the defaults filled in.
+  /// The parameters, with the defaults filled in.
   const MultiHeadAttentionParams& params() const noexcept;
-  /// Of activations, attention and products; without weights and cache.
+  /// Bytes of activations, attention and products, without weights and cache.
   std::int64_t scratch_bytes() const noexcept;
 
  private:

@@ -8,13 +8,14 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// How every file of this library is written, snapshots and models included: it appears under its
-/// name when it is whole and on the disk, and until then, or where writing fails, that name keeps
-/// what it had. A symbolic link stays, and the file it leads to is replaced or made.
+/// Every file of this library, snapshots and models included, is written as follows: it appears
+/// under its name only when it is complete and on the disk; until then, or where writing fails, a
+/// file that was there stays. A symbolic link stays, and the file that it leads to is replaced or
+/// created.
 
-/// Whether a file can be written so, before the work of which it is to hold the result.
-/// Errors   kIoError naming `path` and why: a name that the file system does not take, something
-///          that is there and no regular file, a folder in which no file can be made.
+/// Checks that a file can be written in this way, before the work whose result it is to hold.
+/// Errors   kIoError naming `path` and the reason: a name that the file system does not accept, an
+///          object that exists and is no regular file, a folder in which no file can be created.
 Status CheckOutputFile(const std::string& path);
 
 /// Writes a file with the content `bytes`.

@@ -12,27 +12,27 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// How rotary frequencies are stretched beyond the trained context.
+/// Says how rotary frequencies are scaled beyond the trained context.
 enum class RopeScaling : std::uint8_t {
-  kNone,     ///< not at all
+  kNone,     ///< frequencies are not scaled
   kLinear,   ///< positions divided by `factor` (arXiv:2306.15595)
   kNtk,      ///< base * factor^(d / (d - 2)), d = rotary_dim: "NTK-aware" in arXiv:2309.00071, 3.1
   kYarn,     ///< arXiv:2309.00071
-  kLlama3,   ///< by wavelength, as Llama 3.1 computes its factors
+  kLlama3,   ///< scaled by wavelength, as Llama 3.1 computes its factors
   kFactors,  ///< every frequency divided by its own factor, as Llama 3.1 files store it
 };
 
-/// "none", "linear", "ntk", "yarn", "llama3", "factors".
+/// Returns "none", "linear", "ntk", "yarn", "llama3" or "factors".
 const char* RopeScalingName(RopeScaling scaling) noexcept;
-/// Reads what RopeScalingName gives; nothing for any other name.
+/// Parses a name that RopeScalingName returns; returns nothing for any other name.
 std::optional<RopeScaling> ParseRopeScaling(std::string_view name) noexcept;
 
-/// Rotary position embedding, arXiv:2104.09864.
+/// Parameters of rotary position embedding, arXiv:2104.09864.
 struct RopeConfig {
   std::int64_t rotary_dim = 0;  ///< leading elements of a head that are rotated; even; 0 = all
   bool interleaved = false;     ///< pairs (2i, 2i + 1); otherwise (i, i + rotary_dim / 2)
   double base = 10000;          ///< above 1
-  RopeScaling scaling = RopeScaling::kNone;  ///< beyond the trained context
+  RopeScaling scaling = RopeScaling::kNone;  ///< scaling beyond the trained context
   double factor = 1;                         ///< stretch of the context, above 0; not for kFactors
   /// kYarn, kLlama3: tokens the model was trained on.
   std::int64_t original_context = 0;
@@ -47,45 +47,46 @@ struct RopeConfig {
 /// The heads of some tokens: element d of head h of token t lies at data[t * token_stride +
 /// h * head_stride + d].
 struct RopeHeads {
-  float* data = nullptr;          ///< of element (0, 0, 0)
+  float* data = nullptr;          ///< points to element (0, 0, 0)
   std::int64_t tokens = 0;        ///< T
-  std::int64_t heads = 0;         ///< of each token
+  std::int64_t heads = 0;         ///< heads of each token
   std::int64_t token_stride = 0;  ///< elements; 0 = dense, heads * head_stride
   std::int64_t head_stride = 0;   ///< elements; 0 = dense, head_dim
 };
 
-/// Turns pair i of every head at position p by the angle p * frequencies()[i], and multiplies it by
-/// amplitude(): (a, b) becomes (a cos - b sin, a sin + b cos). The elements from rotary_dim on stay
-/// as they are.
+/// Rotates pair i of every head at position p by the angle p * frequencies()[i], and multiplies it
+/// by amplitude(): (a, b) becomes (a cos - b sin, a sin + b cos). The elements from rotary_dim on
+/// are not changed.
 ///
 /// Errors   kInvalidArgument, naming the parameter and both values; nothing is then written.
 /// Threads  immutable and reentrant; Apply allocates nothing and runs on the calling thread.
-/// Accuracy angles, cosines and sines in double, then rounded to f32: positions of a million are as
-///          exact as position 1.
+/// Accuracy angles, cosines and sines are computed in double, then rounded to f32: positions of a
+///          million are as exact as position 1.
 class Rope {
  public:
-  /// For heads of `head_dim` elements, 2..1024; `isa` defaults to SelectIsa().
+  /// Creates the rotation of heads with `head_dim` elements, 2..1024; `isa` defaults to
+  /// SelectIsa().
   static Result<Rope> Create(const RopeConfig& config, std::int64_t head_dim,
                              std::optional<Isa> isa = std::nullopt);
 
-  /// Rotates in place; positions [tokens], each 0..2^31.
+  /// Rotates heads in place; positions [tokens], each 0..2^31.
   Status Apply(const RopeHeads& x, std::span<const std::int64_t> positions) const noexcept;
-  /// Token t has position `first_position` + t.
+  /// Does the same, where token t has position `first_position` + t.
   Status Apply(const RopeHeads& x, std::int64_t first_position) const noexcept;
 
-  /// The rotation at `position`, times amplitude(): cosine, sine [rotary_dim / 2].
+  /// Computes the rotation at `position`, times amplitude(): cosine, sine [rotary_dim / 2].
   void Angles(std::int64_t position, float* cosine, float* sine) const noexcept;
   /// Rotates `heads` heads of one token, `head_stride` elements apart, by what Angles computed.
   void Rotate(const float* cosine, const float* sine, std::int64_t heads, std::int64_t head_stride,
               float* x) const noexcept;
 
-  /// With the defaults filled in.
+  /// The parameters, with the defaults filled in.
   const RopeConfig& config() const noexcept { return config_; }
-  /// As given to Create.
+  /// The value that was given to Create.
   std::int64_t head_dim() const noexcept { return head_dim_; }
-  /// [rotary_dim / 2], radians per token.
+  /// Angles of the pairs [rotary_dim / 2], in radians per token.
   std::span<const double> frequencies() const noexcept { return frequencies_; }
-  /// Above 1 only under kYarn.
+  /// Factor on rotated elements; above 1 only under kYarn.
   double amplitude() const noexcept { return amplitude_; }
 
  private:
@@ -100,8 +101,8 @@ class Rope {
   double amplitude_ = 1;
 };
 
-/// The same rotation by cosines and sines of the caller's own, cosine, sine [tokens, rotary_dim /
-/// 2]. Heads have `head_dim` elements, 1..1024; rotary_dim is even and at most head_dim.
+/// Rotates by cosines and sines that the caller supplies, cosine, sine [tokens, rotary_dim / 2].
+/// Heads have `head_dim` elements, 1..1024; rotary_dim is even and at most head_dim.
 ///
 /// Errors   kInvalidArgument, naming the parameter and both values; nothing is then written.
 ///          kUnsupported for an instruction set this CPU lacks.

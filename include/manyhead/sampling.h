@@ -11,33 +11,35 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// How the next token is drawn. Filters apply in this order: repeat penalty, top_k, top_p, min_p,
-/// temperature; the best token always survives.
+/// Says how the next token is drawn. Filters apply in this order: repeat penalty, top_k, top_p,
+/// min_p, temperature; the best token always remains.
 struct SamplingParams {
   float temperature = 0;            ///< finite, >= 0; 0 is argmax, lowest id on ties
   std::int64_t top_k = 0;           ///< >= 0; 0 = off; above the vocabulary = the vocabulary
   float top_p = 1;                  ///< in [0, 1]; 1 = off, 0 keeps the best token
   float min_p = 0;                  ///< in [0, 1]; keeps probabilities >= min_p * the best; 0 = off
   float repeat_penalty = 1;         ///< > 0; 1 = off; divides positive, multiplies negative logits
-  std::int64_t repeat_last_n = 64;  ///< >= 0; tokens the penalty looks back on
-  std::uint64_t seed = 0;           ///< of the random numbers; any
+  std::int64_t repeat_last_n = 64;  ///< >= 0; number of latest tokens that the penalty considers
+  std::uint64_t seed = 0;           ///< seed of the random numbers; any value
 };
 
+/// Checks the parameters.
 /// Errors   kInvalidArgument for a value out of range, naming it.
 Status Validate(const SamplingParams& params);
 
 /// Draws tokens; a seed gives the same tokens on every machine.
 class Sampler {
  public:
-  /// Errors   as Validate, and for a vocabulary without a token.
+  /// Creates a sampler.
+  /// Errors   as Validate, and for an empty vocabulary.
   static Result<Sampler> Create(const SamplingParams& params, std::int64_t vocab_size);
 
-  /// The next token for `logits` [vocab_size]; `history` are the ids before it, oldest first.
-  /// Errors   kInvalidArgument for a NaN logit, +inf, or when every logit is -inf. Allocates
-  /// nothing.
+  /// Draws the next token for `logits` [vocab_size]; `history` holds the ids before it, oldest
+  /// first. It allocates nothing.
+  /// Errors   kInvalidArgument for a NaN logit, +inf, or when every logit is -inf.
   Result<TokenId> Sample(std::span<const float> logits, std::span<const TokenId> history);
 
-  /// The seed of a sampler that goes on with the random numbers of this one.
+  /// The seed with which another sampler continues the random numbers of this one.
   std::uint64_t next_seed() const noexcept { return state_; }
 
  private:

@@ -10,32 +10,32 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// What kind of error it is.
+/// The kinds of errors.
 enum class StatusCode : std::uint8_t {
   kOk,               ///< no error
-  kInvalidArgument,  ///< an argument, shape or option of the caller is out of range
+  kInvalidArgument,  ///< an argument, shape or option from the caller is out of range
   kUnsupported,      ///< valid, but this CPU, build or combination cannot serve it
   kOutOfPages,       ///< the KV cache's byte cap or page pool is exhausted; nothing was changed
   kIoError,          ///< a file could not be read or written, or its contents are wrong
 };
 
-/// The lower-case name of `code`, e.g. "out of pages".
+/// Returns the lower-case name of `code`, e.g. "out of pages".
 const char* StatusCodeName(StatusCode code) noexcept;
 
 /// Success, or a code and one line that names the thing and both values, e.g.
 /// "AttentionPlan: num_heads = 7 is not a multiple of num_kv_heads = 2".
 class [[nodiscard]] Status {
  public:
-  /// Success.
+  /// Makes a status of success.
   Status() = default;
-  /// An error; kOk with a message is success.
+  /// Makes an error; kOk with a message is success.
   Status(StatusCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
-  /// Whether there is no error.
+  /// Returns true where there is no error.
   bool ok() const noexcept { return code_ == StatusCode::kOk; }
-  /// kOk for success.
+  /// The code; kOk for success.
   StatusCode code() const noexcept { return code_; }
-  /// One line; empty for success.
+  /// The message, one line; empty for success.
   const std::string& message() const noexcept { return message_; }
 
  private:
@@ -47,25 +47,25 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  /// A value.
+  /// Holds a value.
   Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
-  /// Why there is none; `status` is an error.
+  /// Holds the reason why there is no value; `status` must be an error.
   Result(Status status) : status_(std::move(status)) {}  // NOLINT(google-explicit-constructor)
 
-  /// Whether there is a value.
+  /// Returns true where there is a value.
   bool ok() const noexcept { return value_.has_value(); }
   /// The error; success where there is a value.
   const Status& status() const noexcept { return status_; }
 
-  /// Only when ok().
+  /// The value; only valid when ok().
   T& operator*() & noexcept { return *value_; }
-  /// Only when ok().
+  /// The value; only valid when ok().
   const T& operator*() const& noexcept { return *value_; }
-  /// Only when ok().
+  /// The value; only valid when ok().
   T&& operator*() && noexcept { return std::move(*value_); }
-  /// Only when ok().
+  /// The value; only valid when ok().
   T* operator->() noexcept { return &*value_; }
-  /// Only when ok().
+  /// The value; only valid when ok().
   const T* operator->() const noexcept { return &*value_; }
 
  private:

@@ -14,22 +14,24 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// What of a text is read as special tokens.
+/// Says which parts of a text are read as special tokens.
 struct EncodeOptions {
-  /// Begin and end tokens as the model asks for; false adds none.
+  /// Whether to add begin and end tokens as the model asks for; false adds none.
   bool add_special = true;
-  /// Read control tokens such as "<|im_start|>" in the text as tokens; otherwise they are plain
-  /// text. Tokens of the type "user defined", such as runs of spaces, are text and always read.
+  /// Whether control tokens such as "<|im_start|>" in the text are read as tokens; otherwise they
+  /// are plain text. Tokens of the type "user defined", such as runs of spaces, are text and always
+  /// read.
   bool parse_special = false;
 };
 
-/// Text to token ids and back, as the model was trained: SentencePiece-style or byte-level BPE.
+/// Converts text to token ids and back, as the model was trained: SentencePiece-style or byte-level
+/// BPE.
 ///
 /// Threads  immutable after loading; every method may be called concurrently.
 class Tokenizer {
  public:
-  /// From the metadata of a GGUF file, which need not hold tensors: tokenizer.ggml.model "llama",
-  /// "gpt2" with a known tokenizer.ggml.pre, or "gemma4".
+  /// Loads a tokenizer from the metadata of a GGUF file, which need not hold tensors:
+  /// tokenizer.ggml.model "llama", "gpt2" with a known tokenizer.ggml.pre, or "gemma4".
   /// Errors   kIoError for a bad file or vocabulary, kUnsupported naming the tokenizer model or
   ///          pre-tokenizer.
   static Result<Tokenizer> Load(const std::string& path);
@@ -37,38 +39,40 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Any bytes are accepted; bytes that are no valid UTF-8 become byte tokens where the vocabulary
-  /// has them. Where the model's own tokenizer does so (Qwen2, GPT-NeoX, Command R), text is
-  /// brought to Unicode's form NFC first, which is also what its ids decode to.
+  /// Returns the token ids of a text. Any bytes are accepted; bytes that are not valid UTF-8 become
+  /// byte tokens where the vocabulary has them. Where the model's own tokenizer does so (Qwen2,
+  /// GPT-NeoX, Command R), text is converted to Unicode's form NFC first, and its ids decode to
+  /// that form.
   ///
   /// Errors   kInvalidArgument when the vocabulary cannot express the text.
   Result<std::vector<TokenId>> Encode(std::string_view text,
                                       const EncodeOptions& options = {}) const;
 
-  /// The bytes of one token, which may be a part of a UTF-8 character; empty for control tokens
-  /// unless `special`, and for ids out of range.
+  /// Returns the bytes of one token, which may be a part of a UTF-8 character; empty for control
+  /// tokens unless `special`, and for ids out of range.
   std::string_view Piece(TokenId id, bool special = false) const noexcept;
 
-  /// The text of `ids`: control tokens left out unless `special`, the dummy space of SentencePiece
-  /// dropped at the start.
+  /// Returns the text of `ids`, without control tokens unless `special`, and without the dummy
+  /// space that SentencePiece adds at the start.
   std::string Decode(std::span<const TokenId> ids, bool special = false) const;
 
-  /// Tokens it knows; a model may have more rows.
+  /// Number of tokens in the vocabulary; the embedding of a model may have more rows.
   std::int64_t vocab_size() const noexcept;
-  /// The token that begins a text, if there is one.
+  /// The token that begins a sequence, if there is one.
   std::optional<TokenId> bos() const noexcept;
-  /// The token that ends a text, if there is one.
+  /// The token that ends a sequence, if there is one.
   std::optional<TokenId> eos() const noexcept;
-  /// Whether Encode begins with bos().
+  /// Returns true where Encode begins with bos().
   bool add_bos() const noexcept;
-  /// Ids that end a generation: eos, eot, eom and what the model lists beside them; sorted.
+  /// The ids that end a generation: eos, eot, eom and others that the model lists; sorted.
   std::span<const TokenId> end_tokens() const noexcept;
-  /// False for ids out of range.
+  /// Returns true for control tokens; false also for ids out of range.
   bool is_control(TokenId id) const noexcept;
-  /// True when Decode drops one leading space of the first token.
+  /// Returns true where Decode drops one leading space of the first token.
   bool adds_dummy_prefix() const noexcept;
-  std::string_view model_name() const noexcept;  ///< tokenizer.ggml.model
-  std::string_view pre_name() const noexcept;    ///< tokenizer.ggml.pre, empty if none
+  std::string_view model_name() const noexcept;  ///< value of tokenizer.ggml.model
+  /// Value of tokenizer.ggml.pre; empty if there is none.
+  std::string_view pre_name() const noexcept;
   /// Bytes of its tables.
   std::int64_t memory_bytes() const noexcept;
 
@@ -79,17 +83,17 @@ class Tokenizer {
   std::unique_ptr<const Impl> impl_;
 };
 
-/// Text of a stream of tokens, never splitting a UTF-8 character between two pieces.
+/// Converts a stream of tokens to text, without splitting a UTF-8 character between two pieces.
 class Detokenizer {
  public:
-  /// `tokenizer` outlives it. `continues`: the tokens follow others, so that a leading space is
-  /// part of the text and stays.
+  /// `tokenizer` must outlive the detokenizer. `continues`: the tokens follow others, so a leading
+  /// space is part of the text and is kept.
   explicit Detokenizer(const Tokenizer& tokenizer, bool special = false, bool continues = false);
-  /// The text that is complete after `id`; bytes of an unfinished character wait for the next
-  /// token.
+  /// Adds a token and returns the text that is complete after it; bytes of an unfinished character
+  /// are kept for the next token.
   std::string Push(TokenId id);
-  /// What waits: each byte of a character that was never finished comes out raw, so that the pieces
-  /// put together always equal Tokenizer::Decode of the whole sequence.
+  /// Returns the bytes that are still kept: each byte of an unfinished character as it is, so that
+  /// all pieces together always equal Tokenizer::Decode of the whole sequence.
   std::string Flush();
 
  private:

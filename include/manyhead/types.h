@@ -6,22 +6,21 @@
 
 #include "manyhead/export.h"
 
-/// Dimension key of all comments and names:
+/// The letters for dimensions in all comments and names:
 ///   B requests, T query tokens (q_len), S key/value tokens (kv_len), H num_heads, K num_kv_heads,
-///   G = H / K, D head_dim, P pages, N page_size. Shapes are written outermost first, e.g. [S, K,
-///   D].
-/// Sizes, lengths and strides are std::int64_t in tokens or elements; a name in bytes ends in
-/// `_bytes`.
+///   G = H / K, D head_dim, P pages, N page_size.
+/// Shapes are written outermost first, e.g. [S, K, D]. Sizes, lengths and strides are std::int64_t
+/// in tokens or elements; the name of a size in bytes ends in `_bytes`.
 
 namespace MANYHEAD_API manyhead {
 
 /// A token of a model's vocabulary.
 using TokenId = std::int32_t;
 
-/// How the numbers of one K or V head are stored.
+/// Says how the numbers of one K or V head are stored.
 ///
-/// Accuracy of a stored x: its bound, and the root mean square error over that of the numbers, as
-/// measured on normally distributed heads of 64, 128 and 256 elements.
+/// Accuracy bound of the error of a stored x, and the root mean square error relative to that of
+///          the numbers, as measured on normally distributed heads of 64, 128 and 256 elements:
 ///
 ///   f16    |x| 2^-11 (2^-25 below 2^-14); infinite beyond 65504   2.1e-4
 ///   bf16   |x| 2^-8                                               1.7e-3
@@ -31,19 +30,20 @@ using TokenId = std::int32_t;
 ///
 /// An element that is not finite makes its whole int8 head, or its int4 group, NaN.
 enum class KvType : std::uint8_t {
-  kF32,   ///< as it is
+  kF32,   ///< 4 bytes, no loss
   kF16,   ///< IEEE binary16
   kBf16,  ///< the upper half of an f32
   kInt8,  ///< symmetric, one f32 scale per token and head
   kInt4,  ///< asymmetric, an f16 scale and minimum per 32 elements of a token and head
 };
 
-/// "f32", "f16", "bf16", "int8", "int4".
+/// Returns "f32", "f16", "bf16", "int8" or "int4".
 const char* KvTypeName(KvType type) noexcept;
-/// Reads what KvTypeName gives; nothing for any other name.
+/// Parses a name that KvTypeName returns; returns nothing for any other name.
 std::optional<KvType> ParseKvType(std::string_view name) noexcept;
 
-/// How a model's weights are stored; the values are GGUF's type ids, the layouts GGUF's blocks.
+/// Says how a model's weights are stored; the values are GGUF's type ids, the layouts GGUF's
+/// blocks.
 enum class WeightType : std::uint8_t {
   kF32 = 0,    ///< 1 number in 4 bytes
   kF16 = 1,    ///< 1 in 2
@@ -62,22 +62,22 @@ enum class WeightType : std::uint8_t {
 
 /// The size of one block of a weight type: `elements` numbers in `bytes` bytes.
 struct WeightBlock {
-  std::int64_t elements = 1;  ///< of one block
-  std::int64_t bytes = 0;     ///< of one block
+  std::int64_t elements = 1;  ///< numbers in one block
+  std::int64_t bytes = 0;     ///< bytes of one block
 };
 
-/// "F32", "Q4_K", ...
+/// Returns "F32", "Q4_K", ...
 const char* WeightTypeName(WeightType type) noexcept;
-/// The block of a type this library can read; nothing for every other GGUF type id.
+/// Returns the block of a type that this library can read; nothing for every other GGUF type id.
 std::optional<WeightBlock> FindWeightBlock(std::uint32_t gguf_type_id) noexcept;
-/// The block of `type`.
+/// Returns the block of `type`.
 WeightBlock WeightBlockOf(WeightType type) noexcept;
 
-/// Arithmetic of products with low-bit weights.
+/// Selects the arithmetic of products with low-bit weights.
 enum class MathMode : std::uint8_t {
   kExact,  ///< weights as stored, f32 activations
-  /// low-bit weights: int8 activations, or both rounded to bf16, as kinds.h has it for RowRole. The
-  /// first token of a sequence is never rounded to int8.
+  /// Activations are rounded to int8, or weights and activations to bf16, as RowRole in kinds.h
+  /// says. The first token of a sequence is never rounded to int8.
   kFast,
 };
 

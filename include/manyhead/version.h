@@ -4,8 +4,8 @@
 
 namespace MANYHEAD_API manyhead {
 
-/// The version of the library that runs, e.g. "0.1.0". Before 1.0 a new second number may change
-/// the binary interface, and the shared library's name has both.
+/// Returns the version of the library that runs, e.g. "0.1.0". Before 1.0 a new second number may
+/// change the binary interface, and the shared library's name has both.
 const char* Version() noexcept;
 
 }  // namespace manyhead

@@ -69,11 +69,10 @@ std::vector<std::byte> EncodeSnapshot(const Snapshot& snapshot);
 Result<SnapshotExtent> DecodeSnapshotHeader(std::span<const std::byte> header,
                                             std::int64_t file_bytes);
 
-/// What a cache of `params`, resolved, can restore of what is told, in a file of `extent`: nothing
-/// is left to be checked but that there is room.
+/// Returns the part of the metadata `told`, in a file of `extent`, that a cache with the resolved
+/// parameters `params` can restore; afterwards only the room for it remains to be checked.
 /// Errors   kIoError where it contradicts itself, kInvalidArgument where `params`, `fingerprint`
-/// or,
-///          unless `convert_types`, types are others; both name the place and both values.
+///          or, unless `convert_types`, types differ; both name the place and both values.
 Result<Snapshot> DecodeSnapshot(std::span<const std::byte> told, const SnapshotExtent& extent,
                                 const KvCacheParams& params, const std::string& fingerprint,
                                 bool convert_types);

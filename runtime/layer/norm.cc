@@ -14,8 +14,8 @@ float Mean(const float* x, std::int64_t n) noexcept {
 
 }  // namespace
 
-/// A layer norm is the RMS norm of what differs from the mean, shifted. Source   arXiv:1607.06450,
-/// arXiv:1910.07467.
+/// A layer norm is the RMS norm of the difference from the mean, shifted.
+/// Source   arXiv:1607.06450, arXiv:1910.07467.
 void Norm::Run(const kernels::VectorKernels& kernels, const float* x, std::int64_t n,
                float* out) const noexcept {
   switch (kind) {

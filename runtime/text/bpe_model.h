@@ -26,9 +26,9 @@ struct BpeOptions {
 /// vocabulary a word starts as its bytes, otherwise as its characters with spaces escaped.
 class BpeModel final : public TextModel {
  public:
-  /// `vocabulary` outlives the model.
-  /// Errors   kIoError for merges that are missing, no pair, or whose parts or result are no
-  /// tokens.
+  /// `vocabulary` must outlive the model.
+  /// Errors   kIoError for merges that are missing, are not pairs, or whose parts or result are no
+  ///          tokens.
   static Result<std::unique_ptr<const BpeModel>> Create(const Metadata& metadata,
                                                         const Vocabulary& vocabulary,
                                                         PreTokenizer pre_tokenizer,

@@ -14,8 +14,9 @@ class TextModel {
  public:
   virtual ~TextModel() = default;
 
-  /// Appends the ids of `text` to `ids`. `after_special` is true at the start of a text and behind
-  /// a special token. Errors   kInvalidArgument naming a byte that the vocabulary cannot express.
+  /// Appends the ids of `text` to `ids`. `after_special` is true at the start of a text and after a
+  /// special token.
+  /// Errors   kInvalidArgument naming a byte that the vocabulary cannot express.
   virtual Status Append(std::string_view text, bool after_special,
                         std::vector<TokenId>* ids) const = 0;
 

@@ -19,7 +19,8 @@ struct ApartResult {
 /// Ctrl-C reaches the job as Interrupted(); what it then returns does not count. The caller has no
 /// threads.
 ///
-/// Nothing when it was interrupted. Errors   the job's; kIoError where the process ends early.
+/// Returns nothing when it was interrupted.
+/// Errors   those of the job; kIoError where the process ends early.
 Result<std::optional<ApartResult>> RunApart(const std::function<Result<Json>()>& job);
 
 }  // namespace manyhead::cli

@@ -14,8 +14,9 @@ namespace manyhead::cli {
 /// outside itself, follows the reader's light or dark scheme, and prints in black.
 std::string MemorySvg(const std::vector<Json>& rows);
 
-/// The picture to `path`: alone where its name ends in .svg, else in a page with the numbers as a
-/// table. Errors   kIoError.
+/// Writes the figure to `path`: alone where its name ends in .svg, else in a page with the numbers
+/// as a table.
+/// Errors   kIoError.
 Status WriteMemoryFigure(const std::vector<Json>& rows, const std::string& path);
 
 }  // namespace manyhead::cli

@@ -28,9 +28,10 @@ struct MemoryCase {
   MemoryOptions options;
 };
 
-/// The shapes of all combinations, in the order of the lists, the last changing fastest. Query
-/// heads that are not a multiple of the key/value heads are left out and named in `left_out`,
-/// unless there is nothing else. Errors   as MakeModelShape; kInvalidArgument for too many of them.
+/// Returns the shapes of all combinations, in the order of the lists, the last changing fastest.
+/// Query heads that are not a multiple of the key/value heads are skipped and named in `left_out`,
+/// unless nothing else remains.
+/// Errors   as MakeModelShape; kInvalidArgument for too many of them.
 Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(
     const SweepFlags& flags, std::vector<std::string>* left_out);
 

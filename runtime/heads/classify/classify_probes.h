@@ -21,10 +21,10 @@ static_assert(kHaystack + 2 * kNeedleTokens <= kProbeContext);
 /// Prose for models to read when the caller has none.
 std::string_view ProbeText() noexcept;
 
-/// The probes of a text of at least kLeastText tokens: itself, random tokens said twice, and
-/// needles a twentieth, a fifth and a third into it. Random tokens are no control tokens, and
-/// different ones within a probe. Errors   kInvalidArgument for a vocabulary with too few ordinary
-/// tokens.
+/// Makes the probes of a text of at least kLeastText tokens: the text itself, random tokens that
+/// appear twice, and needles after a twentieth, a fifth and a third of the text. Random tokens are
+/// no control tokens, and all differ within a probe.
+/// Errors   kInvalidArgument for a vocabulary with too few ordinary tokens.
 Result<std::vector<Probe>> MakeProbes(const Tokenizer& tokenizer, std::span<const TokenId> text,
                                       std::uint64_t seed);
 
