@@ -44,9 +44,9 @@ std::optional<Team> ParseTeam(std::string_view name) noexcept;
 /// A worker's part of a parallel step: call it as task(task_context, worker). It does not throw.
 using ExecutorTask = void (*)(void* task_context, int worker);
 
-/// A function of the program that runs workers: it calls task(task_context, i) once for each i of 0
-/// .. num_workers - 1, from num_workers threads at the same time, and returns when all these calls
-/// have returned. The calling thread may be one of the threads.
+/// A function of the program that runs workers: it calls task(task_context, i) once for each i from
+/// 0 to num_workers - 1, from num_workers threads at the same time, and returns when all these
+/// calls have returned. The calling thread may be one of the threads.
 ///
 /// Workers wait for each other at barriers, so tasks that wait in a queue until others are done do
 /// no work. The workers that arrive within `join_timeout_us` of the first agree on their number and
