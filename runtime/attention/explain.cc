@@ -1,43 +1,48 @@
+#include "runtime/attention/explain.h"
+
 #include <algorithm>
 #include <sstream>
 #include <string>
 
-#include "runtime/attention/plan_impl.h"
 #include "runtime/cache/page_layout.h"
 
 namespace manyhead {
 
-AttentionExplanation AttentionPlan::Impl::Explain(KvType k_type, KvType v_type, std::int64_t q_len,
-                                                  std::int64_t kv_len) const {
-  const Request request = partition_.MakeRequest(q_len, kv_len, kv_len - q_len);
-  const std::int64_t whole_items = params_.num_kv_heads * request.tiles;
-  const bool wanted = partition_.WantsSplit(whole_items, request);
-  const bool split = wanted && partition_.PartsFloats(request) <= parts_floats_;
+AttentionExplanation ExplainAttention(const AttentionSetup& setup, std::int64_t scratch_bytes,
+                                      KvType k_type, KvType v_type, std::int64_t q_len,
+                                      std::int64_t kv_len) {
+  constexpr std::int64_t kFloatBytes = sizeof(float);
+  const AttentionParams& params = setup.params;
+  const AttentionPartition& partition = setup.partition;
+  const std::int64_t parts_floats = AttentionScratchOf(params).parts_floats;
+  const AttentionRequest request = partition.MakeRequest(q_len, kv_len, kv_len - q_len);
+  const std::int64_t whole_items = params.num_kv_heads * request.tiles;
+  const bool wanted = partition.WantsSplit(whole_items, request);
+  const bool split = wanted && partition.PartsFloats(request) <= parts_floats;
 
   AttentionExplanation result;
-  result.isa = *params_.isa;
-  result.threads = params_.threads;
-  result.tile_rows = std::min(request.tile_rows, q_len * group());
+  result.isa = *params.isa;
+  result.threads = params.threads;
+  result.tile_rows = std::min(request.tile_rows, q_len * setup.group());
   result.block_keys = kernels::kAttentionBlock;
   result.split_keys = split ? kernels::kAttentionSplit : 0;
   result.items = split ? whole_items * request.parts : whole_items;
-  result.scratch_bytes = scratch_bytes();
+  result.scratch_bytes = scratch_bytes;
 
   std::int64_t pairs = 0, first = kv_len, end = 0;
-  const std::int64_t sinks = std::min(params_.num_sink_tokens, kv_len);
+  const std::int64_t sinks = std::min(params.num_sink_tokens, kv_len);
   for (std::int64_t t = 0; t < q_len; ++t) {
-    const auto [from, to] = partition_.KeysSeen(request.position + t, kv_len);
+    const auto [from, to] = partition.KeysSeen(request.position + t, kv_len);
     pairs += to - from + std::min(sinks, from);
     first = std::min(first, from);
     end = std::max(end, to);
   }
   const std::int64_t keys = std::max<std::int64_t>(0, end - first) + std::min(sinks, first);
-  const kernels::KvPageLayout layout =
-      MakeKvPageLayout({params_.num_kv_heads, params_.head_dim, params_.head_dim_v}, k_type, v_type,
-                       kernels::kKvTile);
+  const kernels::KvPageLayout layout = MakeKvPageLayout(
+      {params.num_kv_heads, params.head_dim, params.head_dim_v}, k_type, v_type, kernels::kKvTile);
   result.bytes =
-      params_.num_kv_heads * keys * (layout.k_tile_bytes + layout.v_tile_bytes) / kernels::kKvTile;
-  result.flops = 2 * params_.num_heads * pairs * (params_.head_dim + params_.head_dim_v);
+      params.num_kv_heads * keys * (layout.k_tile_bytes + layout.v_tile_bytes) / kernels::kKvTile;
+  result.flops = 2 * params.num_heads * pairs * (params.head_dim + params.head_dim_v);
 
   const bool in_registers = result.tile_rows <= kernels::kRowsThatWiden;
   const auto read = [&](KvType type) {
@@ -59,8 +64,8 @@ AttentionExplanation AttentionPlan::Impl::Explain(KvType k_type, KvType v_type, 
   if (wanted && !split) {
     std::ostringstream reason;
     reason << "keys split over threads: partial states of "
-           << partition_.PartsFloats(request) * kFloatBytes << " bytes; scratch has "
-           << parts_floats_ * kFloatBytes;
+           << partition.PartsFloats(request) * kFloatBytes << " bytes; scratch has "
+           << parts_floats * kFloatBytes;
     result.refused.push_back(reason.str());
   }
   return result;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 
-#include "runtime/cache/kv_cache_impl.h"
 #include "runtime/platform/dcheck.h"
 #include "runtime/platform/math.h"
 
@@ -21,18 +20,22 @@ std::int64_t ElementBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
 }  // namespace
 
-AttentionKeySource::AttentionKeySource(const AttentionPlan::Impl& plan,
-                                       const AttentionPlan::Impl::Request& request,
-                                       std::int64_t head, std::int64_t rows,
-                                       const AttentionPlan::Impl::Scratch& scratch,
+AttentionKeySource::AttentionKeySource(const AttentionSetup& setup,
+                                       const AttentionStepRequests& requests,
+                                       const AttentionRequest& request, std::int64_t head,
+                                       std::int64_t rows, const AttentionThreadScratch& scratch,
                                        const kernels::KvHeadView& view) noexcept
-    : plan_(plan), scratch_(scratch), widens_(rows > kernels::kRowsThatWiden), view_(view) {
-  if (plan.cache_ != nullptr) {
-    MANYHEAD_DCHECK(view_.length == request.kv_len && view_.layout->v_row == plan.v_row_ &&
-                    view_.layout->head_dim == plan.params_.head_dim);
+    : setup_(setup),
+      tensors_(requests.tensors()),
+      scratch_(scratch),
+      widens_(rows > kernels::kRowsThatWiden),
+      view_(view) {
+  if (tensors_ == nullptr) {
+    MANYHEAD_DCHECK(view_.length == request.kv_len && view_.layout->v_row == setup.v_row &&
+                    view_.layout->head_dim == setup.params.head_dim);
     return;
   }
-  const AttentionTensors& tensors = *plan.tensors_;
+  const AttentionTensors& tensors = *tensors_;
   const auto begin = [&](const TensorView<const void>& tensor, KvType type) {
     const auto* data = static_cast<const std::byte*>(tensor.data);
     if (data == nullptr) return data;  // there are no keys
@@ -106,7 +109,7 @@ AttentionBlock AttentionKeySource::MakeBlock(KeySpan span) noexcept {
 
 AttentionBlock AttentionKeySource::Load(KeySpan span, KeySpan next) const noexcept {
   AttentionBlock block = MakeBlock(span);
-  block.head_dim_v = plan_.params_.head_dim_v;
+  block.head_dim_v = setup_.params.head_dim_v;
   if (view_.layout != nullptr) {
     LoadPages(block);
     if (widens_) WidenPages(block);
@@ -172,10 +175,10 @@ void AttentionKeySource::LoadPages(AttentionBlock& block) const noexcept {
 }
 
 void AttentionKeySource::WidenKeys(AttentionBlock& block) const noexcept {
-  const std::int64_t d = plan_.params_.head_dim;
+  const std::int64_t d = setup_.params.head_dim;
   for (std::int64_t t = 0; t < block.tiles && block.k_type != KvType::kF32; ++t) {
     float* to = scratch_.k + t * kKvTile * d;
-    plan_.kernels_->widen_keys(block.k_type, block.k[t], block.k_scales[t], d, to);
+    setup_.kernels->widen_keys(block.k_type, block.k[t], block.k_scales[t], d, to);
     block.k[t] = to;
   }
   block.k_type = KvType::kF32;
@@ -184,7 +187,7 @@ void AttentionKeySource::WidenKeys(AttentionBlock& block) const noexcept {
 void AttentionKeySource::WidenPages(AttentionBlock& block) const noexcept {
   WidenKeys(block);
   for (std::int64_t t = 0; t < block.tiles; ++t) {
-    plan_.kernels_->widen_values(block.v_type, block.v[t], block.v_scales[t], plan_.v_row_,
+    setup_.kernels->widen_values(block.v_type, block.v[t], block.v_scales[t], setup_.v_row,
                                  t * kKvTile, scratch_.v);
   }
   block.v_type = KvType::kF32;
@@ -192,20 +195,20 @@ void AttentionKeySource::WidenPages(AttentionBlock& block) const noexcept {
 }
 
 void AttentionKeySource::PackKeys(AttentionBlock& block) const noexcept {
-  const AttentionTensors& tensors = *plan_.tensors_;
-  const std::int64_t d = plan_.params_.head_dim, stride = tensors.k.token_stride;
+  const AttentionTensors& tensors = *tensors_;
+  const std::int64_t d = setup_.params.head_dim, stride = tensors.k.token_stride;
   for (std::int64_t t = 0; t < block.tiles; ++t) {
     const std::int64_t position = block.first + t * kKvTile;
     float* to = scratch_.k + t * kKvTile * d;
-    plan_.kernels_->pack_keys(tensors.k_type, k_ + position * stride * ElementBytes(tensors.k_type),
+    setup_.kernels->pack_keys(tensors.k_type, k_ + position * stride * ElementBytes(tensors.k_type),
                               stride, std::min(kKvTile, block.end - position), d, to);
     block.k[t] = to;
   }
 }
 
 void AttentionKeySource::PackValues(AttentionBlock& block) const noexcept {
-  const AttentionTensors& tensors = *plan_.tensors_;
-  const std::int64_t dv = plan_.params_.head_dim_v, v_row = plan_.v_row_;
+  const AttentionTensors& tensors = *tensors_;
+  const std::int64_t dv = setup_.params.head_dim_v, v_row = setup_.v_row;
   const std::int64_t stride = tensors.v.token_stride, bytes = ElementBytes(tensors.v_type);
   // A row of another length than whole vectors cannot be read in place: a vector would reach beyond
   // the last one.
@@ -218,7 +221,7 @@ void AttentionKeySource::PackValues(AttentionBlock& block) const noexcept {
     const std::byte* from = v_ + position * stride * bytes;
     block.v[t] = from;
     if (in_place) continue;
-    plan_.kernels_->pack_values(tensors.v_type, from, stride,
+    setup_.kernels->pack_values(tensors.v_type, from, stride,
                                 std::min(kKvTile, block.end - position), dv, v_row, t * kKvTile,
                                 scratch_.v);
   }

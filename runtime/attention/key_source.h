@@ -5,7 +5,9 @@
 
 #include "kernels/attention_kernels.h"
 #include "kernels/kv_layout.h"
-#include "runtime/attention/plan_impl.h"
+#include "runtime/attention/scratch.h"
+#include "runtime/attention/setup.h"
+#include "runtime/attention/step_requests.h"
 #include "runtime/attention/tile_rows.h"
 
 namespace manyhead {
@@ -14,9 +16,9 @@ namespace manyhead {
 class AttentionKeySource {
  public:
   /// For `rows` rows that share the keys; of a cache, those of `view`.
-  AttentionKeySource(const AttentionPlan::Impl& plan, const AttentionPlan::Impl::Request& request,
-                     std::int64_t head, std::int64_t rows,
-                     const AttentionPlan::Impl::Scratch& scratch,
+  AttentionKeySource(const AttentionSetup& setup, const AttentionStepRequests& requests,
+                     const AttentionRequest& request, std::int64_t head, std::int64_t rows,
+                     const AttentionThreadScratch& scratch,
                      const kernels::KvHeadView& view) noexcept;
 
   /// The first keys at or after position `from` that any of `rows` sees, that are stored and that
@@ -53,8 +55,9 @@ class AttentionKeySource {
   void PackKeys(kernels::AttentionBlock& block) const noexcept;
   void PackValues(kernels::AttentionBlock& block) const noexcept;
 
-  const AttentionPlan::Impl& plan_;
-  const AttentionPlan::Impl::Scratch& scratch_;
+  const AttentionSetup& setup_;
+  const AttentionTensors* tensors_;  ///< null: pages of a cache
+  const AttentionThreadScratch& scratch_;
   bool widens_;  ///< once per block into scratch, not in the products' registers
   const kernels::KvHeadView& view_;
   const std::byte* k_ = nullptr;  ///< of plain tensors: position 0 of the head

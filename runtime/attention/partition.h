@@ -34,6 +34,14 @@ struct KeySpan {
   std::int64_t end = 0;
 };
 
+/// What the rows of one query see: keys [0, sinks) and [begin, end), some of which may be hidden or
+/// not stored.
+struct SeenKeys {
+  std::int64_t sinks = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 /// One request, and how it is cut.
 struct AttentionRequest {
   std::int64_t index = 0;    ///< among the requests of the Run
@@ -51,8 +59,6 @@ struct AttentionRequest {
   std::int64_t first_item = 0;    ///< items of the requests before this one
   std::int64_t first_merge = 0;   ///< tiles to merge of the requests before this one
   std::int64_t parts_offset = 0;  ///< of its partial states, in floats
-  std::int64_t* head_times = nullptr;  ///< where its heads' nanoseconds go; see TimeHeads
-  std::int64_t head_times_stride = 0;
 
   /// Returns the split, in units of kAttentionSplit keys, that is part `part`.
   std::int64_t SplitOf(std::int64_t part) const noexcept {

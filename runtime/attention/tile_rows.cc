@@ -6,18 +6,18 @@ namespace manyhead {
 
 using kernels::kAttentionBlock;
 
-AttentionTileRows::AttentionTileRows(const AttentionPlan::Impl& plan,
-                                     const AttentionPlan::Impl::Request& request, std::int64_t head,
+AttentionTileRows::AttentionTileRows(const AttentionSetup& setup, const AttentionBias& bias,
+                                     const AttentionRequest& request, std::int64_t head,
                                      std::int64_t index, const kernels::KvHeadView& keys) noexcept
-    : plan_(plan), request_(request), begin_(request.kv_len) {
-  const AttentionParams& params = plan.params_;
-  const std::int64_t group = plan.group(), first = index * request.tile_rows;
+    : setup_(setup), request_(request), begin_(request.kv_len) {
+  const AttentionParams& params = setup.params;
+  const std::int64_t group = setup.group(), first = index * request.tile_rows;
   rows_ = std::min(request.tile_rows, request.q_len * group - first);
   for (std::int64_t r = 0; r < rows_; ++r) {
     query_[r] = (first + r) / group;
     head_[r] = head * group + (first + r) % group;
     position_[r] = request.position + query_[r];
-    const KeySpan seen = plan.partition_.KeysSeen(position_[r], request.kv_len);
+    const KeySpan seen = setup.partition.KeysSeen(position_[r], request.kv_len);
     first_key_[r] = kept_first_[r] = seen.begin;
     end_key_[r] = seen.end;
     end_ = std::max(end_, seen.end);
@@ -34,12 +34,12 @@ AttentionTileRows::AttentionTileRows(const AttentionPlan::Impl& plan,
   if (begin_ == 0) sinks_ = 0;
 
   rules_.softcap = params.logit_softcap;
-  if (plan.bias_.bias.data != nullptr) {
-    Locate(plan.bias_.bias, bias_);
+  if (bias.bias.data != nullptr) {
+    Locate(bias.bias, bias_);
     rules_.bias = bias_;
   }
-  if (plan.bias_.mask.data != nullptr) {
-    Locate(plan.bias_.mask, mask_);
+  if (bias.mask.data != nullptr) {
+    Locate(bias.mask, mask_);
     rules_.mask = mask_;
   }
   if (!params.alibi_slopes.empty()) {
@@ -54,7 +54,7 @@ void AttentionTileRows::Restrict(const kernels::KvHeadView& keys) noexcept {
   for (std::int64_t r = 0; r < rows_; ++r) {
     kept_first_[r] = std::max<std::int64_t>(0, position_[r] - keys.recent + 1);
   }
-  if (plan_.params_.window == 0 || (plan_sinks == 0 && keys.sink == 0)) {
+  if (setup_.params.window == 0 || (plan_sinks == 0 && keys.sink == 0)) {
     for (std::int64_t r = 0; r < rows_; ++r) {
       first_key_[r] = std::max(first_key_[r], kept_first_[r]);
     }
@@ -103,7 +103,7 @@ void AttentionTileRows::PackQueries(const TensorView<const float>& q,
                                     float* packed) const noexcept {
   const float* rows[kMax];
   Locate(q, rows);
-  plan_.kernels_->pack_queries(rows, rows_, plan_.params_.head_dim, plan_.params_.softmax_scale,
+  setup_.kernels->pack_queries(rows, rows_, setup_.params.head_dim, setup_.params.softmax_scale,
                                packed);
 }
 
@@ -117,8 +117,8 @@ void AttentionTileRows::AskForEnds(const TensorView<const float>& q, const Tenso
     const char* begin = reinterpret_cast<const char*>(from);
     ahead.run[ahead.count++] = {begin, begin + floats * static_cast<std::int64_t>(sizeof(float))};
   };
-  const AttentionParams& params = plan_.params_;
-  const std::int64_t back = request_.tile_rows / plan_.group() * params.threads;
+  const AttentionParams& params = setup_.params;
+  const std::int64_t back = request_.tile_rows / setup_.group() * params.threads;
   float* out_rows[kMax];
   const float* q_rows[kMax];
   Locate(out, out_rows);
@@ -133,8 +133,8 @@ kernels::AttentionTile AttentionTileRows::KernelTile(
     const float* packed, float* probs, const kernels::AttentionState& state) const noexcept {
   kernels::AttentionTile tile;
   tile.rows = rows_;
-  tile.head_dim = plan_.params_.head_dim;
-  tile.v_row = plan_.v_row_;
+  tile.head_dim = setup_.params.head_dim;
+  tile.v_row = setup_.v_row;
   tile.q = packed;
   tile.first_key = first_key_;
   tile.end_key = end_key_;
@@ -147,7 +147,7 @@ kernels::AttentionTile AttentionTileRows::KernelTile(
 void AttentionTileRows::Finish(const TensorView<float>& out, const TensorView<float>& lse,
                                const kernels::AttentionState& state,
                                float* row_lse) const noexcept {
-  const AttentionParams& params = plan_.params_;
+  const AttentionParams& params = setup_.params;
   float *out_rows[kMax], *lse_rows[kMax], sinks[kMax];
   Locate(out, out_rows);
   for (std::int64_t r = 0; row_lse != nullptr && r < rows_; ++r) lse_rows[r] = row_lse + r;
@@ -156,7 +156,7 @@ void AttentionTileRows::Finish(const TensorView<float>& out, const TensorView<fl
   if (has_sinks) {
     for (std::int64_t r = 0; r < rows_; ++r) sinks[r] = params.sink_logits[head_[r]];
   }
-  plan_.kernels_->finish(state, rows_, params.head_dim_v, plan_.v_row_, has_sinks ? sinks : nullptr,
+  setup_.kernels->finish(state, rows_, params.head_dim_v, setup_.v_row, has_sinks ? sinks : nullptr,
                          out_rows, lse.data != nullptr || row_lse != nullptr ? lse_rows : nullptr);
   if (lse.data == nullptr || row_lse == nullptr) return;
   for (std::int64_t r = 0; r < rows_; ++r) row_lse[r] = *lse_rows[r];

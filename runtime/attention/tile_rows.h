@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "kernels/attention_kernels.h"
-#include "runtime/attention/plan_impl.h"
+#include "runtime/attention/setup.h"
 
 namespace manyhead {
 
@@ -12,8 +12,8 @@ class AttentionTileRows {
  public:
   /// Tile `index` of `head`, a KV head, which lets queries see of `keys` what its `sink` and
   /// `recent` say.
-  AttentionTileRows(const AttentionPlan::Impl& plan, const AttentionPlan::Impl::Request& request,
-                    std::int64_t head, std::int64_t index,
+  AttentionTileRows(const AttentionSetup& setup, const AttentionBias& bias,
+                    const AttentionRequest& request, std::int64_t head, std::int64_t index,
                     const kernels::KvHeadView& keys) noexcept;
   AttentionTileRows(const AttentionTileRows&) = delete;
   AttentionTileRows& operator=(const AttentionTileRows&) = delete;
@@ -52,8 +52,8 @@ class AttentionTileRows {
   template <class T>
   void Locate(const LogitTensor<T>& tensor, const T** pointers) const noexcept;
 
-  const AttentionPlan::Impl& plan_;
-  const AttentionPlan::Impl::Request& request_;
+  const AttentionSetup& setup_;
+  const AttentionRequest& request_;
   std::int64_t rows_ = 0;
   std::int64_t sinks_ = 0;  ///< rows see keys in [0, sinks_) and in [begin_, end_) only
   std::int64_t begin_ = 0;

@@ -1,13 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/attention/key_source.h"
-#include "runtime/attention/plan_impl.h"
-#include "runtime/attention/tile_rows.h"
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/attention/weights.h"
 
-/// Attention weights after the fact: the logits of a row once more, by the kernels that attended,
-/// and what they are divided by, its lse. No values are read.
+/// The weights of single rows over a cache.
 
 namespace manyhead {
 namespace {
@@ -55,22 +51,21 @@ std::int64_t CountStored(const kernels::KvHeadView& keys, const SeenKeys& seen) 
 
 }  // namespace
 
-std::int64_t AttentionPlan::Impl::GroupTileRows() const noexcept {
-  std::int64_t rows = std::min(group(), kAttentionRows);
-  while (group() % rows != 0) --rows;
+std::int64_t AttentionWeights::GroupTileRows() const noexcept {
+  std::int64_t rows = std::min(setup_.group(), kAttentionRows);
+  while (setup_.group() % rows != 0) --rows;
   return rows;
 }
 
-float AttentionPlan::Impl::SinkShare(std::int64_t head, float lse) const noexcept {
-  if (params_.sink_logits.empty()) return 0;
-  const float sink = params_.sink_logits[static_cast<std::size_t>(head)];
+float AttentionWeights::SinkShare(std::int64_t head, float lse) const noexcept {
+  if (setup_.params.sink_logits.empty()) return 0;
+  const float sink = setup_.params.sink_logits[static_cast<std::size_t>(head)];
   return sink == -HUGE_VALF ? 0 : std::exp(sink - lse);
 }
 
-SeenKeys AttentionPlan::Impl::WeightsOfTile(const AttentionTileRows& rows,
-                                            const AttentionKeySource& source,
-                                            const Scratch& scratch, const float* lse,
-                                            const AttentionRows& to) const noexcept {
+SeenKeys AttentionWeights::OfRows(const AttentionTileRows& rows, const AttentionKeySource& source,
+                                  const AttentionThreadScratch& scratch, const float* lse,
+                                  const AttentionRows& to) const noexcept {
   const SeenKeys seen = rows.seen();
   for (std::int64_t r = 0; r < rows.rows(); ++r) {
     float* weights = to.weights + r * to.stride;
@@ -86,13 +81,13 @@ SeenKeys AttentionPlan::Impl::WeightsOfTile(const AttentionTileRows& rows,
   for (KeySpan span = source.From(rows, 0); span.begin < rows.end();
        span = source.From(rows, span.end)) {
     const kernels::AttentionBlock block = source.LoadKeys(span);
-    kernels_->logits(tile, block, kernels::AttentionStage::kBiased);
+    setup_.kernels->logits(tile, block, kernels::AttentionStage::kBiased);
     const std::int64_t columns = block.tiles * kKvTile;
     for (std::int64_t r = 0; r < rows.rows(); ++r) {
       float* x = tile.probs + r * kAttentionBlock;
       float logits[kAttentionBlock];
       std::copy_n(x, columns, logits);
-      kernels_->normalize(x, columns, lse[r]);
+      setup_.kernels->normalize(x, columns, lse[r]);
       AddBlock(logits, x, columns, lse[r], sums[r]);
       std::copy_n(x + (span.begin - block.first), span.end - span.begin,
                   to.weights + r * to.stride + span.begin);
@@ -115,36 +110,37 @@ SeenKeys AttentionPlan::Impl::WeightsOfTile(const AttentionTileRows& rows,
   return seen;
 }
 
-SeenKeys AttentionPlan::Impl::WeightsOf(int thread, std::int64_t layer, std::int64_t request_index,
-                                        std::int64_t head, std::int64_t query, const float* q,
-                                        const float* lse, const AttentionRows& to) const noexcept {
-  Request request = requests_[static_cast<std::size_t>(request_index)];
+SeenKeys AttentionWeights::OfQuery(int thread, std::int64_t layer, std::int64_t request_index,
+                                   std::int64_t head, std::int64_t query, const float* q,
+                                   const float* lse, const AttentionRows& to) const noexcept {
+  AttentionRequest request = requests_[request_index];
   request.tile_rows = GroupTileRows();
-  const Scratch scratch = ScratchOf(thread);
-  const kernels::KvHeadView keys = KeysOf(request, layer, head);
-  const std::int64_t tiles = group() / request.tile_rows, width = params_.num_heads;
+  const AttentionThreadScratch scratch = scratch_.Of(thread);
+  const kernels::KvHeadView keys = requests_.KeysOf(request, layer, head);
+  const std::int64_t tiles = setup_.group() / request.tile_rows, width = setup_.params.num_heads;
   SeenKeys seen;
   for (std::int64_t i = 0; i < tiles; ++i) {
-    const AttentionTileRows rows(*this, request, head, query * tiles + i, keys);
-    const AttentionKeySource source(*this, request, head, rows.rows(), scratch, keys);
-    rows.PackQueries({q, 0, width * params_.head_dim, params_.head_dim}, scratch.q);
+    const AttentionTileRows rows(setup_, requests_.bias(), request, head, query * tiles + i, keys);
+    const AttentionKeySource source(setup_, requests_, request, head, rows.rows(), scratch, keys);
+    rows.PackQueries({q, 0, width * setup_.params.head_dim, setup_.params.head_dim}, scratch.q);
     const std::int64_t first = i * request.tile_rows;
-    const float* row_lse = lse + (request.q_begin + query) * width + head * group() + first;
-    seen = WeightsOfTile(rows, source, scratch, row_lse,
-                         {to.weights + first * to.stride, to.stride, to.length,
-                          to.entropy == nullptr ? nullptr : to.entropy + first});
+    const float* row_lse = lse + (request.q_begin + query) * width + head * setup_.group() + first;
+    seen = OfRows(rows, source, scratch, row_lse,
+                  {to.weights + first * to.stride, to.stride, to.length,
+                   to.entropy == nullptr ? nullptr : to.entropy + first});
   }
   return seen;
 }
 
-std::int64_t AttentionPlan::Impl::BytesSeen(std::int64_t layer, std::int64_t request_index,
-                                            std::int64_t head) const noexcept {
-  const Request& request = requests_[static_cast<std::size_t>(request_index)];
-  const kernels::KvHeadView keys = KeysOf(request, layer, head);
+std::int64_t AttentionWeights::BytesSeen(std::int64_t layer, std::int64_t request_index,
+                                         std::int64_t head) const noexcept {
+  const AttentionRequest& request = requests_[request_index];
+  const kernels::KvHeadView keys = requests_.KeysOf(request, layer, head);
   // Of the first tile and the last: what the others see lies between.
-  SeenKeys seen = AttentionTileRows(*this, request, head, 0, keys).seen();
+  SeenKeys seen = AttentionTileRows(setup_, requests_.bias(), request, head, 0, keys).seen();
   if (request.tiles > 1) {
-    const SeenKeys last = AttentionTileRows(*this, request, head, request.tiles - 1, keys).seen();
+    const SeenKeys last =
+        AttentionTileRows(setup_, requests_.bias(), request, head, request.tiles - 1, keys).seen();
     seen = {std::max(seen.sinks, last.sinks), std::min(seen.begin, last.begin), last.end};
     seen.sinks = std::min(seen.sinks, seen.begin);
   }
@@ -152,14 +148,15 @@ std::int64_t AttentionPlan::Impl::BytesSeen(std::int64_t layer, std::int64_t req
   return CountStored(keys, seen) * (layout.k_tile_bytes + layout.v_tile_bytes) / kKvTile;
 }
 
-void AttentionPlan::Impl::CacheWeightsOn(Worker& worker, std::int64_t layer, const float* q,
-                                         const float* lse, float* weights) noexcept {
-  const Request& request = requests_[0];
-  const std::int64_t T = request.q_len, S = request.kv_len, G = group();
-  worker.ForEach(T * params_.num_kv_heads, [&](std::int64_t i) {
-    const std::int64_t query = i / params_.num_kv_heads, head = i % params_.num_kv_heads;
+void AttentionWeights::OfCache(Worker& worker, std::int64_t layer, const float* q, const float* lse,
+                               float* weights) const noexcept {
+  const AttentionRequest& request = requests_[0];
+  const std::int64_t T = request.q_len, S = request.kv_len, G = setup_.group();
+  worker.ForEach(T * setup_.params.num_kv_heads, [&](std::int64_t i) {
+    const std::int64_t query = i / setup_.params.num_kv_heads,
+                       head = i % setup_.params.num_kv_heads;
     float* rows = weights + (head * G * T + query) * S;
-    WeightsOf(worker.index(), layer, 0, head, query, q, lse, {rows, T * S, S, nullptr});
+    OfQuery(worker.index(), layer, 0, head, query, q, lse, {rows, T * S, S, nullptr});
   });
 }
 

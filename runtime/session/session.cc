@@ -1,7 +1,6 @@
 #include "manyhead/session.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -160,14 +159,10 @@ Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll)
     const auto targets = ids.subspan(begin + 1, std::min(chunk.size(), ids.size() - begin - 1));
     ScoreRows(decoder, targets, options.threads, score_logits, nll.data() + begin);
   }
-  for (std::size_t i = 0; i < nll.size(); ++i)
-    if (std::isnan(nll[i])) {
-      const Status undone = Truncate(before);
-      return undone.ok() ? Status(StatusCode::kInvalidArgument, "Session: logits after ids[" +
-                                                                    std::to_string(i) +
-                                                                    "] hold NaN; expected numbers")
-                         : undone;
-    }
+  if (Status status = CheckNll("Session: ", nll); !status.ok()) {
+    const Status undone = Truncate(before);
+    return undone.ok() ? status : undone;
+  }
   return {};
 }
 

@@ -143,12 +143,15 @@ def check_source(name: str, includes: list[tuple[bool, str]]) -> list[str]:
     return errors
 
 
-def unused_neighbours(graph: dict[str, set[str]]) -> list[str]:
-    """Neighbours that ROOMS lists and no file needs: the table shows the house as it is."""
+def unused_entries(graph: dict[str, set[str]]) -> list[str]:
+    """Entries of the tables that no file needs: neighbours without an include, public headers without a file."""
     used = {(room_of(name), room_of(target)) for name, targets in graph.items()
             for target in targets if name.startswith("runtime/") and target.startswith("runtime/")}
+    headers = {name.removeprefix("manyhead/").removesuffix(".h") for name in graph if name.startswith("manyhead/")}
     return [f"ROOMS: no file of {room} includes one of {target}; take it out of the table"
-            for room, targets in ROOMS.items() for target in sorted(targets) if (room, target) not in used]
+            for room, targets in ROOMS.items() for target in sorted(targets) if (room, target) not in used
+            ] + [f"PUBLIC: there is no manyhead/{name}.h; take it out of the table"
+                 for name in PUBLIC if name not in headers]
 
 
 def check(root: pathlib.Path) -> list[str]:
@@ -166,9 +169,7 @@ def check(root: pathlib.Path) -> list[str]:
         graph[name.removeprefix("include/")] = {target for quoted, target in includes if quoted}
     if cycle := find_cycle(graph):
         errors.append("cycle of includes: " + " -> ".join(cycle))
-    for note in unused_neighbours(graph):
-        print("note:", note)
-    return errors
+    return errors + unused_entries(graph)
 
 
 def self_test() -> None:
@@ -201,6 +202,13 @@ def self_test() -> None:
         assert not refuse_within_runtime(path, name), (path, name)
     for room, targets in ROOMS.items():
         assert targets <= set(list(ROOMS)[:list(ROOMS).index(room)]), f"{room}: a neighbour is above it"
+    whole = {f"runtime/{room}/x.cc": {f"runtime/{target}/y.h" for target in targets} for room, targets in ROOMS.items()}
+    whole |= {f"manyhead/{name}.h": set() for name in PUBLIC}
+    assert not unused_entries(whole)
+    whole["runtime/attention/x.cc"].remove("runtime/cache/y.h")
+    del whole["manyhead/rope.h"]
+    assert [entry.split(";")[0] for entry in unused_entries(whole)] == [
+        "ROOMS: no file of attention includes one of cache", "PUBLIC: there is no manyhead/rope.h"]
     assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
     assert not find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()})
 

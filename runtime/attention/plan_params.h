@@ -1,0 +1,12 @@
+#pragma once
+
+#include "manyhead/attention.h"
+
+namespace manyhead {
+
+/// Returns `params` with every default filled in: no 0 that stands for one, isa set.
+///
+/// Errors   those of AttentionPlan::Create, which names the parameter and both values.
+Result<AttentionParams> ResolveAttentionParams(const AttentionParams& params);
+
+}  // namespace manyhead

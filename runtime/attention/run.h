@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+
+#include "manyhead/attention.h"
+#include "runtime/attention/head_times.h"
+#include "runtime/attention/key_source.h"
+#include "runtime/attention/scratch.h"
+#include "runtime/attention/setup.h"
+#include "runtime/attention/step_requests.h"
+#include "runtime/attention/tile_rows.h"
+#include "runtime/platform/team.h"
+
+namespace manyhead {
+
+/// One run of attention over the requests of a step, as a thread of a team executes it: first all
+/// items, then the merges of those that are one split of a tile's keys.
+class AttentionRun {
+ public:
+  /// Where queries come from and results go.
+  struct Tensors {
+    std::int64_t layer;
+    const TensorView<const float>& q;
+    const TensorView<float>& out;
+    const TensorView<float>& lse;  ///< data may be null
+  };
+
+  /// All live until On has returned.
+  AttentionRun(const AttentionSetup& setup, const AttentionStepRequests& requests,
+               const AttentionThreadScratch& scratch, const AttentionScratchMemory& parts,
+               const Tensors& tensors) noexcept
+      : setup_(setup), requests_(requests), scratch_(scratch), parts_(parts), tensors_(tensors) {}
+
+  /// Executes this thread's share; ends with a barrier.
+  void On(Worker& worker, const AttentionHeadTimes& times) const noexcept;
+
+ private:
+  /// Both return what they worked on.
+  AttentionWork RunItem(std::int64_t item) const noexcept;
+  AttentionWork MergeTile(std::int64_t item) const noexcept;
+  /// Writes the rows' results, and adds the scores of keys that have them.
+  void Finish(const AttentionTileRows& rows, const AttentionKeySource& source) const noexcept;
+
+  const AttentionSetup& setup_;
+  const AttentionStepRequests& requests_;
+  const AttentionThreadScratch& scratch_;
+  const AttentionScratchMemory& parts_;
+  const Tensors& tensors_;
+};
+
+}  // namespace manyhead
