@@ -7,6 +7,24 @@
 #include "runtime/cache/page_layout.h"
 
 namespace manyhead {
+namespace {
+
+/// Returns how a tile of `rows` rows reads keys and values of these types.
+std::string KernelName(std::int64_t rows, KvType k_type, KvType v_type) {
+  const bool in_registers = rows <= kernels::kRowsThatWiden;
+  const auto read = [&](KvType type) {
+    return std::string(KvTypeName(type))
+        .append(type == KvType::kF32 ? " read in place"
+                : in_registers       ? " widened in registers"
+                                     : " widened once per block");
+  };
+  return std::string("tiled online softmax; keys ")
+      .append(read(k_type))
+      .append(", values ")
+      .append(read(v_type));
+}
+
+}  // namespace
 
 AttentionExplanation ExplainAttention(const AttentionSetup& setup, std::int64_t scratch_bytes,
                                       KvType k_type, KvType v_type, std::int64_t q_len,
@@ -44,17 +62,7 @@ AttentionExplanation ExplainAttention(const AttentionSetup& setup, std::int64_t 
       params.num_kv_heads * keys * (layout.k_tile_bytes + layout.v_tile_bytes) / kernels::kKvTile;
   result.flops = 2 * params.num_heads * pairs * (params.head_dim + params.head_dim_v);
 
-  const bool in_registers = result.tile_rows <= kernels::kRowsThatWiden;
-  const auto read = [&](KvType type) {
-    return std::string(KvTypeName(type))
-        .append(type == KvType::kF32 ? " read in place"
-                : in_registers       ? " widened in registers"
-                                     : " widened once per block");
-  };
-  result.kernel = std::string("tiled online softmax; keys ")
-                      .append(read(k_type))
-                      .append(", values ")
-                      .append(read(v_type));
+  result.kernel = KernelName(result.tile_rows, k_type, v_type);
 
   const Isa best = SupportedIsas().back();
   if (!SameAttention(result.isa, best)) {
