@@ -3,12 +3,15 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/manyhead/bench_plan.h"
 #include "tools/manyhead/bench_profile.h"
+#include "tools/manyhead/json.h"
 #include "tools/manyhead/nll_windows.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/parse.h"
@@ -16,6 +19,59 @@
 
 namespace manyhead::cli {
 namespace {
+
+TEST(JsonValue, PrintsWhatWasSetInThatOrder) {
+  Json json;
+  EXPECT_EQ(json.dump(), "null");
+  json["z"] = 1;
+  json["a"] = {{"text", "a\"b\n\xff"}, {"none", nullptr}, {"yes", true}};
+  json["list"] = {-1, 0.5, 1.0, std::numeric_limits<std::uint64_t>::max()};
+  json["pairs"] = std::vector<std::pair<int, float>>{{3, 0.25F}, {4, -1.5F}};
+  json["z"] = "again";
+  json["empty"] = {Json::array(), Json::object(), std::numeric_limits<double>::quiet_NaN()};
+  EXPECT_EQ(
+      json.dump(),
+      "{\"z\":\"again\",\"a\":{\"text\":\"a\\\"b\\n\xEF\xBF\xBD\",\"none\":null,\"yes\":true},"
+      R"("list":[-1,0.5,1.0,18446744073709551615],"pairs":[[3,0.25],[4,-1.5]],)"
+      R"("empty":[[],{},null]})");
+  EXPECT_EQ(Json({{"a", {1, 2}}, {"b", Json::array()}}).dump(2),
+            "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": []\n}");
+}
+
+TEST(JsonValue, IsReadBackAsItWasWritten) {
+  const Json json = {{"n", -7}, {"x", 1e300}, {"s", "\u00e4"}, {"l", {true, nullptr, {1}}}};
+  for (const int indent : {-1, 0, 3}) {
+    const std::optional<Json> read = ParseJson(json.dump(indent));
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(*read, json);
+    EXPECT_EQ(read->dump(), json.dump());
+  }
+  EXPECT_NE(*ParseJson(R"({"n":-7})"), *ParseJson(R"({"m":-7})"));
+  EXPECT_EQ(*ParseJson("1"), Json(1.0));
+  EXPECT_NE(*ParseJson("1"), *ParseJson("true"));
+  for (const char* text : {"", "{", "[1,]", "{\"a\":1,}", "1 2", "nan", "'a'"})
+    EXPECT_FALSE(ParseJson(text).has_value()) << text;
+  EXPECT_TRUE(ParseJson(std::string(64, '[') + std::string(64, ']')).has_value());
+  EXPECT_FALSE(ParseJson(std::string(66, '[') + std::string(66, ']')).has_value());
+  EXPECT_FALSE(ParseJson(std::string(1'000'000, '[')).has_value());
+}
+
+TEST(JsonValue, ReadsAsZeroOrEmptyWhereItIsOfAnotherKind) {
+  const Json json = {{"number", 2}, {"real", 1e300}, {"text", "3"}, {"list", {5, 6}}};
+  EXPECT_EQ(json["number"].get<double>(), 2);
+  EXPECT_EQ(json["real"].get<std::int64_t>(), 0);
+  EXPECT_EQ(json["text"].get<std::int64_t>(), 0);
+  EXPECT_EQ(json["number"].get<std::string>(), "");
+  EXPECT_FALSE(json["number"].get<bool>());
+  EXPECT_TRUE(json["missing"]["deeper"].is_null());
+  EXPECT_FALSE(json.contains("missing"));
+  EXPECT_EQ(json["list"][1].get<int>(), 6);
+  EXPECT_TRUE(json["list"][2].is_null());
+  Json merged = json;
+  merged.update({{"number", 4}, {"more", 1}});
+  EXPECT_EQ(merged.size(), 5);
+  EXPECT_EQ(merged["number"].get<int>(), 4);
+}
 
 TEST(Parse, NumbersAreReadWholeOrNotAtAll) {
   EXPECT_EQ(ParseInt("010"), 10);  // decimal, not octal

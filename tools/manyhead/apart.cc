@@ -42,7 +42,7 @@ std::string Answer(const std::function<Result<Json>()>& job) {
     answer = {{"code", static_cast<int>(StatusCode::kIoError)},
               {"message", std::string("out of memory: ") + error.what()}};
   }
-  return answer.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return answer.dump();
 }
 
 [[noreturn]] void RunChild(const std::function<Result<Json>()>& job, int out) {
@@ -99,7 +99,7 @@ Result<std::optional<ApartResult>> RunApart(const std::function<Result<Json>()>&
   rusage used = {};
   while (wait4(child, &state, 0, &used) < 0 && errno == EINTR) continue;
   if (Interrupted().load()) return std::optional<ApartResult>();
-  const Json answer = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json answer = ParseJson(text).value_or(Json());
   if (!answer.is_object()) return EndedEarly(state);
   if (!answer.contains("value"))
     return Status(static_cast<StatusCode>(answer["code"].get<int>()),

@@ -74,7 +74,7 @@ Json ToJson(const Calibration& calibration) {
   json["candidates"] = Json::array();
   for (const KvLoss& loss : calibration.candidates) json["candidates"].push_back(ToJson(loss));
   json["evaluated_tokens"] = calibration.evaluated_tokens;
-  json["policy"] = Json::parse(FormatKvHeads(calibration.heads));
+  json["policy"] = ParseJson(FormatKvHeads(calibration.heads)).value();
   return json;
 }
 

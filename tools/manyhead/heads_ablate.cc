@@ -104,7 +104,7 @@ int RunTogether(const Flags& flags, const Model& model, std::span<const TokenId>
     json["loss_before"] = loss->before;
     json["loss_after"] = loss->after;
     json["rise"] = loss->after - loss->before;
-    json["edits"] = Json::parse(FormatAblation(*ablation));
+    json["edits"] = ParseJson(FormatAblation(*ablation)).value();
     Stdout::WriteJson(json);
   } else {
     Stdout::Write(FormatTable({{"heads edited", "loss before", "loss after", "rise"},

@@ -104,7 +104,7 @@ Json ToJson(const Pruning& pruning, const Cost& before, const Cost& after) {
     json["effects"].push_back({{"layer", effect.kv_head.layer},
                                {"kv_head", effect.kv_head.kv_head},
                                {"fit_nll_after", effect.fit_after}});
-  json["policy"] = Json::parse(FormatRemoved(pruning.removed));
+  json["policy"] = ParseJson(FormatRemoved(pruning.removed)).value();
   return json;
 }
 

@@ -91,24 +91,11 @@ std::int64_t TokensShown(const HeadsReport& report, std::int64_t text, std::int6
   return T;
 }
 
-/// A text from a file; discarded where it is no JSON, or so deep that walks over it, which are
-/// recursive, would run out of stack.
-Json ParseFile(const std::string& text) {
-  constexpr int kMaxDepth = 64;
-  bool deep = false;
-  const auto look = [&](int depth, Json::parse_event_t, const Json&) {
-    deep = deep || depth > kMaxDepth;
-    return !deep;
-  };
-  Json json = Json::parse(text, look, /*allow_exceptions=*/false);
-  return deep ? Json(Json::value_t::discarded) : json;
-}
-
 /// Members of an object of a list of heads, with its head's index.
 template <class Fn>
 Status ForEachHead(const HeadsReport& report, const std::string& text, const char* what,
                    const Fn& fn) {
-  const Json json = ParseFile(text);
+  const Json json = ParseJson(text).value_or(Json());
   if (!json.is_array()) return Invalid(std::string(what) + " is no JSON list of heads");
   for (std::size_t i = 0; i < json.size(); ++i) {
     const std::string place = std::string(what).append("[").append(std::to_string(i)).append("]");

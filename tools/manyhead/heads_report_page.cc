@@ -34,7 +34,7 @@ std::string EscapeHtml(std::string_view text) {
 /// JSON that holds none of the characters by which a script element or a comment could end.
 std::string ScriptJson(const Json& json) {
   std::string out;
-  for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+  for (const char c : json.dump()) {
     if (c == '<') {
       out += "\\u003c";
     } else if (c == '>') {

@@ -52,7 +52,7 @@ void Stdout::Write(std::string_view text) {
 }
 
 void Stdout::WriteJson(const Json& value, int indent) {
-  Write(value.dump(indent, ' ', false, Json::error_handler_t::replace) + "\n");
+  Write(value.dump(indent) + "\n");
 }
 
 bool Stdout::ok() noexcept { return stdout_error == 0; }

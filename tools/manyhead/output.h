@@ -1,16 +1,13 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "manyhead/status.h"
+#include "tools/manyhead/json.h"
 
 namespace manyhead::cli {
-
-/// Keeps its fields in the order they were set.
-using Json = nlohmann::ordered_json;
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
@@ -29,8 +26,7 @@ std::string EscapeLine(std::string_view text);
 class Stdout {
  public:
   static void Write(std::string_view text);
-  /// One value and a line end. Bytes that are no UTF-8 become U+FFFD, numbers that are not finite
-  /// null, so that the line is valid JSON whatever a file held.
+  /// Writes one value and a line end.
   static void WriteJson(const Json& value, int indent = 2);
   static bool ok() noexcept;
   /// Flushes. A closed pipe (the reader had enough) is success; any other error is reported.

@@ -9,8 +9,7 @@ namespace manyhead::cli {
 namespace {
 
 std::string CsvField(const Json& value) {
-  std::string text = value.is_string() ? value.get<std::string>()
-                                       : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
   return quoted + "\"";
