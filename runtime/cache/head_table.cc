@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/platform/math.h"
-
 namespace manyhead {
 namespace {
 
@@ -54,58 +52,6 @@ HeadTable MakeHeadTable(const KvHead& head, std::int64_t pages, std::int64_t hol
   if (head.scored()) table.scores = Table<std::int64_t>(room);
   table.holes = Table<kernels::KvSpan>(KvHead::RoomForHoles(holes));
   return table;
-}
-
-PageRange OutOfWindow(const KvHead& head, const HeadTable& table, std::int64_t length) noexcept {
-  if (head.off() || head.recent == kernels::kSeesAll) return {};
-  const std::int64_t page = head.layout.page_size;
-  const std::int64_t seen = length - head.recent + 1;  // the first token a query at `length` sees
-  std::int64_t first = CeilDiv(head.sink, page);
-  if (const KvSpan* hole = table.HoleAt(first * page)) first = std::max(first, hole->end / page);
-  return {first, std::max(first, seen / page)};
-}
-
-std::int64_t MarkOverBudget(const KvHead& head, HeadTable& table, std::int64_t length) noexcept {
-  if (!head.scored()) return 0;
-  const std::int64_t page = head.layout.page_size;
-  const KvPolicy& policy = head.params.policy;
-  std::int64_t over = table.HeldIn(0, length) - policy.budget, marked = 0;
-  const std::int64_t first = CeilDiv(policy.sink, page);
-  // The page that the next token goes to stays as well.
-  const std::int64_t last = std::max<std::int64_t>(0, length - policy.recent) / page;
-  for (; over > 0; ++marked) {
-    std::int64_t least = -1;
-    for (std::int64_t p = first; p < last; ++p)
-      if (table.pages[p] != nullptr && table.scores[p] >= 0 &&
-          (least < 0 || table.scores[p] < table.scores[least]))
-        least = p;
-    if (least < 0) break;  // all else is protected
-    table.scores[least] = ~table.scores[least];
-    table.marked = true;
-    over -= table.HeldIn(least * page, (least + 1) * page);
-  }
-  return marked;
-}
-
-void Unmark(HeadTable& table) noexcept {
-  if (!table.marked) return;
-  for (std::int64_t& score : table.scores)
-    if (score < 0) score = ~score;
-  table.marked = false;
-}
-
-std::int64_t ExactLengthOf(const KvHead& head, const HeadTable& table, std::int64_t length,
-                           std::int64_t wanted) noexcept {
-  if (wanted == length || head.off()) return wanted;
-  if (head.scored()) return 0;  // the dropped tokens' queries are in the scores
-  if (head.recent == kernels::kSeesAll) return wanted;
-  for (std::int64_t i = table.holes.size() - 1; i >= 0; --i) {
-    const KvSpan& hole = table.holes[i];
-    if (hole.begin >= wanted) continue;
-    const std::int64_t seen = wanted - head.recent + 1;
-    if (hole.begin < head.sink || std::min(hole.end, wanted) > seen) wanted = hole.begin;
-  }
-  return wanted;
 }
 
 }  // namespace manyhead

@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <map>
-#include <utility>
 
-#include "runtime/cache/kv_cache_impl.h"
-#include "runtime/cache/page_layout.h"
+#include "runtime/cache/kv_head.h"
+#include "runtime/cache/kv_resolve.h"
+#include "runtime/cache/page_pool.h"
+#include "runtime/cache/table_bytes.h"
 #include "runtime/platform/errors.h"
 #include "runtime/platform/math.h"
 
@@ -83,9 +84,9 @@ Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t s
       arena_pages[head.layout.page_bytes].Add(sequences, pages);
       ++num_heads;
     }
-  bytes.Add(sequences, KvCache::Impl::SequenceBytes(num_heads));
-  bytes.Add(1, KvCache::Impl::SlotBytes(sequences));
-  bytes.Add(1, KvCache::Impl::FixedBytes(*resolved));
+  bytes.Add(sequences, SequenceTableBytes(num_heads));
+  bytes.Add(1, SlotTableBytes(sequences));
+  bytes.Add(1, FixedTableBytes(*resolved));
   bool overflow = bytes.overflow();
   for (const auto& [page_bytes, pages] : arena_pages) {
     bytes.Add(pages.sum(), page_bytes);
@@ -96,19 +97,6 @@ Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t s
     return InvalidArgument(kName, "sequences = ", sequences, ", tokens = ", tokens,
                            " need more than 2^63 - 1 bytes");
   return bytes.sum();
-}
-
-Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step,
-                                          std::int64_t prefix_bytes) {
-  const Result<std::int64_t> capacity = KvCapacityBytes(params, 1, params.max_tokens, step);
-  if (!capacity.ok()) return capacity.status();
-  const std::int64_t most = *capacity + std::min(prefix_bytes, INT64_MAX - *capacity);
-  params.capacity_bytes = params.capacity_bytes == 0 ? most : std::min(most, params.capacity_bytes);
-  Result<KvCache> cache = KvCache::Create(params);
-  if (!cache.ok()) return cache.status();
-  const Result<SequenceId> sequence = cache->CreateSequence();
-  if (!sequence.ok()) return sequence.status();
-  return SequenceCache{*std::move(cache), *sequence};
 }
 
 }  // namespace manyhead

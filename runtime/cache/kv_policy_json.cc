@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "manyhead/kv_cache.h"
-#include "runtime/cache/page_layout.h"
+#include "runtime/cache/kv_resolve.h"
 #include "runtime/platform/errors.h"
 #include "runtime/platform/json.h"
 

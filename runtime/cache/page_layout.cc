@@ -1,22 +1,12 @@
 #include "runtime/cache/page_layout.h"
 
 #include <algorithm>
-#include <string>
 
-#include "runtime/platform/errors.h"
 #include "runtime/platform/math.h"
 
 namespace manyhead {
 namespace {
 
-// 64 tokens keep a page of even small heads (D 64, f16: 16 KiB) a multiple of the operating
-// system's 4 KiB, so that a freed page is freed memory, and waste half a page per head on average.
-constexpr std::int64_t kDefaultPageSize = 64;
-constexpr std::int64_t kMaxPageSize = 65536;
-constexpr std::int64_t kMaxKvHeads = 65536;
-constexpr std::int64_t kMaxKvHeadsInAll = 1 << 20;
-constexpr std::int64_t kMaxHeadDim = 1024;
-constexpr std::int64_t kMaxPolicyTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kAlignBytes = 64;
 constexpr std::int64_t kLanePad = 16;  // V rows end on whole vectors of every instruction set
 
@@ -47,70 +37,6 @@ TileBytes TileBytesOf(KvType type, std::int64_t elements, std::int64_t int4_elem
   return {};
 }
 
-Status CheckType(const char* function, const char* name, KvType type) {
-  if (type <= KvType::kInt4) return Status();
-  return InvalidArgument(function, "", name, " = ", static_cast<int>(type),
-                         "; expected 0..4 (f32, f16, bf16, int8, int4)");
-}
-
-/// `what` names the head.
-Status CheckPolicy(const KvPolicy& policy, const std::string& what) {
-  const auto check = [&](const char* name, std::int64_t value, std::int64_t least) {
-    if (value >= least && value <= kMaxPolicyTokens) return Status();
-    return MakeError(StatusCode::kInvalidArgument, what, ".policy.", name, " = ", value,
-                     "; expected ", least, "..", kMaxPolicyTokens);
-  };
-  switch (policy.kind) {
-    case KvPolicyKind::kFull:
-    case KvPolicyKind::kOff:
-      return Status();
-    case KvPolicyKind::kWindow:
-      return check("recent", policy.recent, 1);
-    case KvPolicyKind::kSinkRecent: {
-      Status status = check("sink", policy.sink, 0);
-      return status.ok() ? check("recent", policy.recent, 1) : status;
-    }
-    case KvPolicyKind::kBudget: {
-      Status status = check("sink", policy.sink, 0);
-      if (status.ok()) status = check("recent", policy.recent, 0);
-      // The pages that hold them may hold up to 15 tokens more each.
-      constexpr std::int64_t kPages = 2 * kernels::kKvTile;
-      return status.ok() ? check("budget", policy.budget, policy.sink + policy.recent + kPages)
-                         : status;
-    }
-  }
-  return MakeError(StatusCode::kInvalidArgument, what,
-                   ".policy.kind = ", static_cast<int>(policy.kind), "; expected 0..4");
-}
-
-/// Fills in `heads`, or checks them.
-Status ResolveHeads(KvCacheParams& params, const char* function) {
-  if (params.heads.empty()) {
-    for (const KvLayerShape& shape : params.layers)
-      params.heads.emplace_back(static_cast<std::size_t>(shape.num_kv_heads),
-                                KvHeadParams{params.k_type, params.v_type, {}});
-    return Status();
-  }
-  if (params.heads.size() != params.layers.size())
-    return InvalidArgument(function, "heads has ", params.heads.size(), " layers; layers has ",
-                           params.layers.size());
-  for (std::size_t l = 0; l < params.layers.size(); ++l) {
-    const std::vector<KvHeadParams>& heads = params.heads[l];
-    if (static_cast<std::int64_t>(heads.size()) != params.layers[l].num_kv_heads)
-      return InvalidArgument(function, "heads[", l, "] has ", heads.size(),
-                             " entries; num_kv_heads = ", params.layers[l].num_kv_heads);
-    for (std::size_t h = 0; h < heads.size(); ++h) {
-      const std::string what = Concat(function, ": heads[", l, "][", h, "]");
-      if (heads[h].k_type > KvType::kInt4 || heads[h].v_type > KvType::kInt4)
-        return MakeError(StatusCode::kInvalidArgument, what, " has types ",
-                         static_cast<int>(heads[h].k_type), ", ", static_cast<int>(heads[h].v_type),
-                         "; expected 0..4 (f32, f16, bf16, int8, int4)");
-      if (Status status = CheckPolicy(heads[h].policy, what); !status.ok()) return status;
-    }
-  }
-  return Status();
-}
-
 }  // namespace
 
 kernels::KvPageLayout MakeKvPageLayout(const KvLayerShape& shape, KvType k_type, KvType v_type,
@@ -133,34 +59,6 @@ kernels::KvPageLayout MakeKvPageLayout(const KvLayerShape& shape, KvType k_type,
   layout.v_offset_bytes = RoundUp(tiles * k.tile, kAlignBytes);
   layout.page_bytes = layout.v_offset_bytes + RoundUp(tiles * v.tile, kAlignBytes);
   return layout;
-}
-
-KvHead MakeKvHead(const KvLayerShape& shape, const KvHeadParams& params,
-                  std::int64_t page_size) noexcept {
-  KvHead head;
-  head.params = params;
-  const KvPolicy& policy = params.policy;
-  // Small groups of tokens compete for a budget; the others' pages are better large.
-  head.layout = MakeKvPageLayout(shape, params.k_type, params.v_type,
-                                 head.scored() ? kernels::kKvTile : page_size);
-  switch (policy.kind) {
-    case KvPolicyKind::kWindow:
-    case KvPolicyKind::kSinkRecent:
-      head.recent = policy.recent;
-      head.sink = policy.kind == KvPolicyKind::kSinkRecent ? policy.sink : 0;
-      break;
-    case KvPolicyKind::kOff:
-      head.recent = 0;
-      break;
-    case KvPolicyKind::kFull:
-    case KvPolicyKind::kBudget:
-      break;
-  }
-  return head;
-}
-
-std::int64_t KvRowBytes(const KvHead& head, std::int64_t page_size) noexcept {
-  return head.off() ? 0 : page_size / head.layout.page_size * head.layout.page_bytes;
 }
 
 namespace {
@@ -238,41 +136,6 @@ void CopyKvTokens(const kernels::KvPageLayout& layout, const std::byte* from, st
     CopyKeyLanes(layout, from + k, to + k, begin, end);
     CopyValueRows(layout, from + v, to + v, begin, end);
   }
-}
-
-Result<KvCacheParams> ResolveKvShapes(const KvCacheParams& params, const char* function) {
-  KvCacheParams resolved = params;
-  if (params.layers.empty())
-    return InvalidArgument(function, "layers has 0 entries; expected 1 or more");
-  std::int64_t num_heads = 0;
-  for (std::size_t l = 0; l < params.layers.size(); ++l) {
-    KvLayerShape& shape = resolved.layers[l];
-    if (shape.head_dim_v == 0) shape.head_dim_v = shape.head_dim;
-    const struct {
-      const char* name;
-      std::int64_t value, most;
-    } sizes[] = {{"num_kv_heads", shape.num_kv_heads, kMaxKvHeads},
-                 {"head_dim", shape.head_dim, kMaxHeadDim},
-                 {"head_dim_v", shape.head_dim_v, kMaxHeadDim}};
-    for (const auto& [name, value, most] : sizes)
-      if (value < 1 || value > most)
-        return InvalidArgument(function, "layers[", l, "].", name, " = ", value, "; expected 1..",
-                               most);
-    num_heads += shape.num_kv_heads;
-  }
-  if (num_heads > kMaxKvHeadsInAll)
-    return InvalidArgument(function, "layers has ", num_heads, " KV heads; expected up to ",
-                           kMaxKvHeadsInAll);
-  if (resolved.page_size == 0) resolved.page_size = kDefaultPageSize;
-  if (resolved.page_size < kernels::kKvTile || resolved.page_size > kMaxPageSize ||
-      resolved.page_size % kernels::kKvTile != 0)
-    return InvalidArgument(function, "page_size = ", params.page_size, "; expected a multiple of ",
-                           kernels::kKvTile, " up to ", kMaxPageSize);
-  Status status = CheckType(function, "k_type", params.k_type);
-  if (status.ok()) status = CheckType(function, "v_type", params.v_type);
-  if (!status.ok()) return status;
-  if (status = ResolveHeads(resolved, function); !status.ok()) return status;
-  return resolved;
 }
 
 }  // namespace manyhead

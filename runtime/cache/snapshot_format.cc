@@ -5,8 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "runtime/cache/head_table.h"
-#include "runtime/cache/page_layout.h"
+#include "runtime/cache/kv_head.h"
 #include "runtime/platform/errors.h"
 
 namespace manyhead {

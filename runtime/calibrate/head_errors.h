@@ -6,7 +6,7 @@
 
 #include "manyhead/kv_cache.h"
 #include "manyhead/model.h"
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/sequence_cache.h"
 #include "runtime/model/decoder.h"
 
 namespace manyhead {

@@ -1,5 +1,7 @@
 #include "runtime/layer/attention_block.h"
 
+#include "runtime/cache/kv_cache_impl.h"
+
 namespace manyhead {
 
 void HeadRotation::Run(const float* cosine, const float* sine, std::int64_t count,

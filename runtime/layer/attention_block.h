@@ -7,7 +7,7 @@
 #include "manyhead/kv_cache.h"
 #include "manyhead/rope.h"
 #include "runtime/attention/plan_impl.h"
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/token_rows.h"
 #include "runtime/layer/norm.h"
 #include "runtime/linear/linear.h"
 #include "runtime/platform/team.h"

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/sequence_cache.h"
 #include "runtime/platform/dispatch.h"
 
 namespace manyhead {

@@ -4,8 +4,10 @@
 #include <map>
 #include <utility>
 
-#include "runtime/cache/kv_cache_impl.h"
-#include "runtime/cache/page_layout.h"
+#include "runtime/cache/kv_head.h"
+#include "runtime/cache/kv_resolve.h"
+#include "runtime/cache/page_pool.h"
+#include "runtime/cache/table_bytes.h"
 #include "runtime/memory/checked.h"
 #include "runtime/platform/math.h"
 
@@ -146,9 +148,9 @@ Result<KvPlan> PlanKv(const KvCacheParams& params, std::int64_t sequences, std::
     math.Add(plan.table_bytes, math.Product({sequences, one.count, table}));
   }
   const auto num_heads = static_cast<std::int64_t>(index.size());
-  math.Add(plan.table_bytes, math.Product({sequences, KvCache::Impl::SequenceBytes(num_heads)}));
-  math.Add(plan.table_bytes, KvCache::Impl::SlotBytes(sequences));
-  math.Add(plan.table_bytes, KvCache::Impl::FixedBytes(*resolved));
+  math.Add(plan.table_bytes, math.Product({sequences, SequenceTableBytes(num_heads)}));
+  math.Add(plan.table_bytes, SlotTableBytes(sequences));
+  math.Add(plan.table_bytes, FixedTableBytes(*resolved));
   for (const auto& [page_bytes, pages] : most)
     math.Add(plan.table_bytes, PageArena::ListBytes(math.Product({sequences, pages})));
   if (math.overflow())

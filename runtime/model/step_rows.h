@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "manyhead/status.h"
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/token_rows.h"
 #include "runtime/linear/linear.h"
 #include "runtime/model/step_batch.h"
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/sequence_cache.h"
 #include "runtime/session/session_impl.h"
 
 /// Heads that are switched off, and on again, while a session goes on.

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/sequence_cache.h"
 #include "runtime/model/score_rows.h"
 #include "runtime/platform/errors.h"
 #include "runtime/platform/isa.h"

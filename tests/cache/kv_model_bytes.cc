@@ -2,7 +2,7 @@
 #include <bit>
 #include <set>
 
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/table_bytes.h"
 #include "tests/cache/kv_model.h"
 
 /// What the plain cache's pages and tables take, and whether the cap lets it.
@@ -43,7 +43,7 @@ std::int64_t KvModel::PageBytes(const ModelState& state) const {
 }
 
 std::int64_t KvModel::SequenceTableBytes(const ModelSequence& sequence) const {
-  std::int64_t bytes = KvCache::Impl::SequenceBytes(static_cast<std::int64_t>(heads_.size()));
+  std::int64_t bytes = manyhead::SequenceTableBytes(static_cast<std::int64_t>(heads_.size()));
   for (std::size_t i = 0; i < heads_.size(); ++i)
     bytes += sequence.heads[i].pages_room * (heads_[i].scored() ? 16 : 8) +
              sequence.heads[i].holes_room * 16;
@@ -51,8 +51,8 @@ std::int64_t KvModel::SequenceTableBytes(const ModelSequence& sequence) const {
 }
 
 std::int64_t KvModel::TableBytes(const ModelState& state) const {
-  std::int64_t bytes = KvCache::Impl::FixedBytes(cache_.params());
-  if (state.most_sequences > 0) bytes += KvCache::Impl::SlotBytes(state.most_sequences);
+  std::int64_t bytes = FixedTableBytes(cache_.params());
+  if (state.most_sequences > 0) bytes += SlotTableBytes(state.most_sequences);
   for (const auto& [id, sequence] : state.sequences) bytes += SequenceTableBytes(sequence);
   // Two bits and four bytes a page, for powers of two of 64 pages.
   for (const std::int64_t pages : state.most_pages)

@@ -89,7 +89,7 @@ TEST(KvPrefix, FindsTheLongestBeginningAfterItsTextIsGone) {
 
 TEST(KvPrefix, CollisionsOfHashesAreNoMatches) {
   KvCache cache = *KvCache::Create(Params());
-  cache.impl().prefix_hash_mask = 0;  // every page of every text has the same
+  cache.impl().prefixes.hash_mask = 0;  // every page of every text has the same
   const SequenceId a = MakeText(cache, Serials(0, 100));
   ASSERT_TRUE(cache.StorePrefix("k", Ids(Serials(0, 100)), a).ok());
   EXPECT_EQ(Found(cache, Serials(500, 100)), 0);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/sequence_cache.h"
 #include "runtime/model/weights.h"
 
 namespace manyhead::testing {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "manyhead/ablation.h"
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/sequence_cache.h"
 #include "runtime/model/decoder.h"
 #include "runtime/platform/aligned_buffer.h"
 

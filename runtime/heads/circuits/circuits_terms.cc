@@ -6,7 +6,7 @@
 
 #include "manyhead/circuits.h"
 #include "manyhead/threads.h"
-#include "runtime/cache/kv_cache_impl.h"
+#include "runtime/cache/sequence_cache.h"
 #include "runtime/heads/circuits/circuits_impl.h"
 #include "runtime/linear/linear.h"
 #include "runtime/model/decoder.h"

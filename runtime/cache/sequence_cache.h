@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "manyhead/kv_cache.h"
+
+namespace manyhead {
+
+/// A cache of one sequence.
+struct SequenceCache {
+  KvCache cache;
+  SequenceId sequence;
+};
+
+/// Makes a cache with room for one sequence of params.max_tokens in steps of up to `step`, and that
+/// sequence, and beside it `prefix_bytes` for what StorePrefix keeps. capacity_bytes of `params` is
+/// a lower cap, unless it is 0.
+Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step,
+                                          std::int64_t prefix_bytes = 0);
+
+}  // namespace manyhead

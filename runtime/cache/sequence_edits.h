@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/cache/kv_sequence.h"
+#include "runtime/cache/page_store.h"
+
+/// What changes the tokens of one sequence, all heads at once. Arguments are in range.
+
+namespace manyhead {
+
+/// Grows the sequence by `count` tokens, whose rows are then to be written; before that, heads
+/// evict what no query from its present length on may see. 0 evicts only.
+///
+/// Errors   kOutOfPages; `function` begins the message, and nothing has changed.
+Status ReserveTokens(PageStore& pages, KvSequence& sequence, std::int64_t count,
+                     const char* function);
+
+/// Drops every token from position `length` on; returns whether that was exact.
+bool TruncateSequence(PageStore& pages, KvSequence& sequence, std::int64_t length) noexcept;
+
+/// Returns the greatest length up to `length` to which a truncation would be exact.
+std::int64_t ExactLengthOf(const CacheHeads& heads, const KvSequence& sequence,
+                           std::int64_t length) noexcept;
+
+/// Drops the tokens [begin, end) from every head.
+/// Errors   kOutOfPages, with nothing changed.
+Status DropTokens(PageStore& pages, KvSequence& sequence, std::int64_t begin, std::int64_t end);
+
+/// Appends to `sequence` what `from` holds of the positions [begin, end), begin at least its
+/// length, in the same pages.
+/// Errors   kOutOfPages, with nothing changed.
+Status CopyTokens(PageStore& pages, const KvSequence& from, std::int64_t begin, std::int64_t end,
+                  KvSequence& sequence);
+
+/// Gives the sequence pages of its own for the rows [position, position + count) of `layer`.
+/// Errors   kOutOfPages, with nothing changed.
+Status UnshareTokens(PageStore& pages, KvSequence& sequence, std::int64_t layer,
+                     std::int64_t position, std::int64_t count);
+
+}  // namespace manyhead

@@ -1,0 +1,114 @@
+#include <cstddef>
+
+#include "runtime/cache/eviction.h"
+#include "runtime/cache/sequence_edits.h"
+#include "runtime/platform/errors.h"
+
+/// How a sequence grows, and what a step evicts before it takes pages.
+
+namespace manyhead {
+namespace {
+
+/// Takes the marks of MarkOverBudget away again, whatever happens between.
+class MarkGuard {
+ public:
+  MarkGuard(HeadTable* tables, std::size_t count) noexcept : tables_(tables), count_(count) {}
+  MarkGuard(const MarkGuard&) = delete;
+  MarkGuard& operator=(const MarkGuard&) = delete;
+  ~MarkGuard() {
+    for (std::size_t i = 0; i < count_; ++i) Unmark(tables_[i]);
+  }
+
+ private:
+  HeadTable* tables_;
+  std::size_t count_;
+};
+
+/// Returns whether the page that token `length` goes to is there, but not to be written by this
+/// sequence alone, or was dropped.
+bool NeedsOwnLast(const PageStore& pages, std::size_t head, const HeadTable& table,
+                  std::int64_t length) noexcept {
+  const KvHead& info = pages.heads()[head];
+  return !info.off() && length % info.layout.page_size != 0 &&
+         !pages.IsOwn(head, table.pages.back());
+}
+
+void PlanStep(PageStore& pages, CacheChange& change, std::size_t head, HeadTable& table,
+              std::int64_t length, std::int64_t count) {
+  const KvHead& info = pages.heads()[head];
+  const std::int64_t marked = MarkOverBudget(info, table, length);
+  const PageRange old = OutOfWindow(info, table, length);
+  std::int64_t freed = 0;
+  for (std::int64_t p = old.first; p < old.last; ++p) freed += pages.IsOwn(head, table.pages[p]);
+  for (std::int64_t p = 0; marked > 0 && p < table.pages.size(); ++p)
+    freed += IsMarked(table, p) && pages.IsOwn(head, table.pages[p]);
+  const std::int64_t wanted = info.PagesFor(length + count);
+  const bool own_last = count > 0 && NeedsOwnLast(pages, head, table, length);
+  pages.PlanPages(change, head, wanted - table.pages.size() + own_last - freed);
+  pages.PlanRoom(change, head, table, wanted,
+                 table.holes.size() + marked + (old.first < old.last ? 1 : 0));
+}
+
+/// Returns whether it evicted anything.
+bool EvictFrom(PageStore& pages, std::size_t head, HeadTable& table, std::int64_t length) noexcept {
+  const KvHead& info = pages.heads()[head];
+  const std::int64_t page_size = info.layout.page_size;
+  const auto give = [&](std::int64_t p) {
+    if (table.pages[p] != nullptr) pages.Give(head, table.pages[p]);
+    table.pages[p] = nullptr;
+  };
+  const PageRange old = OutOfWindow(info, table, length);
+  for (std::int64_t p = old.first; p < old.last; ++p) give(p);
+  table.AddHole(old.first * page_size, old.last * page_size);
+  bool any = old.first < old.last;
+  for (std::int64_t p = 0; table.marked && p < table.scores.size(); ++p) {
+    if (!IsMarked(table, p)) continue;
+    give(p);
+    table.AddHole(p * page_size, (p + 1) * page_size);
+    any = true;
+  }
+  return any;
+}
+
+void GrowHead(PageStore& pages, std::size_t head, HeadTable& table, std::int64_t length,
+              std::int64_t count) noexcept {
+  if (NeedsOwnLast(pages, head, table, length))
+    table.pages.back() = pages.TakeCopy(head, table.pages.back());
+  const KvHead& info = pages.heads()[head];
+  const std::int64_t wanted = info.PagesFor(length + count);
+  while (table.pages.size() < wanted) {
+    table.pages.Push(pages.Take(head));
+    if (info.scored()) table.scores.Push(0);
+  }
+}
+
+}  // namespace
+
+Status ReserveTokens(PageStore& pages, KvSequence& sequence, std::int64_t count,
+                     const char* function) {
+  const std::int64_t length = sequence.length, most = pages.heads().params().max_tokens;
+  const std::size_t heads = pages.heads().size();
+  if (count > most - length)
+    return OutOfPages(function, length, " + ", count, " tokens; max_tokens = ", most);
+  const MarkGuard guard(sequence.heads.get(), heads);
+  CacheChange change = pages.Begin(function);
+  for (std::size_t head = 0; head < heads; ++head)
+    PlanStep(pages, change, head, sequence.heads[head], length, count);
+  if (Status status = pages.Admit(change); !status.ok()) return status;
+  pages.PutTables(change, sequence.heads.get());
+  // All heads give before any takes: the pool's lists are made for what is left in use.
+  bool evicted = false;
+  for (std::size_t head = 0; head < heads; ++head)
+    evicted |= EvictFrom(pages, head, sequence.heads[head], length);
+  // Head by head: the pages of a prompt are neighbours, which streams better than every n-th.
+  for (std::size_t head = 0; count > 0 && head < heads; ++head)
+    GrowHead(pages, head, sequence.heads[head], length, count);
+  if (evicted) {
+    sequence.first_query = length;
+    pages.Trim();
+  }
+  sequence.length += count;
+  return Status();
+}
+
+}  // namespace manyhead
