@@ -104,7 +104,7 @@ void SplitPlanes(PackedAt block, const PackedScales<Lanes>& scales, std::int8_t*
 }
 
 /// Where a step's results go and what scales them.
-struct StepEnd {
+struct StepOutput {
   const std::int32_t* sums;  ///< low of rows 0 to 15 and 16 to 31, then high
   const float* x_scales;     ///< of the first row's block
   const std::int16_t* x_sums;
@@ -115,7 +115,7 @@ struct StepEnd {
 
 /// Adds row m's sums of a block, scaled, to its totals.
 template <class Block>
-MANYHEAD_INLINE void EndRow(const StepEnd& end, const BlockScales<Block>& scales, int m) {
+MANYHEAD_INLINE void EndRow(const StepOutput& end, const BlockScales<Block>& scales, int m) {
   const std::int32_t* sums = end.sums + m * 16;
   const __m512i dots = _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(sums + 2 * kSums), 7),
                                         _mm512_load_si512(sums));
@@ -138,7 +138,7 @@ MANYHEAD_INLINE void EndRow(const StepEnd& end, const BlockScales<Block>& scales
 /// Multiplies 32 activation rows by a group's planes and, beside it, ends the step before.
 template <class Block>
 void SuperStep(const std::int8_t* x, std::int64_t stride, const std::int8_t* planes,
-               std::int32_t* sums, const StepEnd& before, const BlockScales<Block>& scales,
+               std::int32_t* sums, const StepOutput& before, const BlockScales<Block>& scales,
                bool has_before) {
   const std::int8_t *low = planes, *high = planes + kPlaneBytes;
   _tile_zero(0);
@@ -180,7 +180,7 @@ void SuperBlock(const TileInt8Task& task, std::int64_t b, int groups, Scratch& s
                                               BlockScales<Block>(blocks[groups - 1], second)};
   constexpr bool kWide = Block::kSubBlock == 32;
   const std::int64_t steps = (task.M + kPairRows - 1) / kPairRows * groups;
-  StepEnd before = {};
+  StepOutput before = {};
   int before_group = 0;
   for (std::int64_t step = 0; step < steps; ++step) {
     const std::int64_t m = step / groups * kPairRows;

@@ -64,12 +64,12 @@ void ShowResult(const manyhead::GenerateResult& generated, mh_generate_result& r
 }
 
 /// A cancellation is of one generation, however it ends.
-class ClearAtEnd {
+class ClearFlagOnExit {
  public:
-  explicit ClearAtEnd(std::atomic<bool>& flag) noexcept : flag_(flag) {}
-  ClearAtEnd(const ClearAtEnd&) = delete;
-  ClearAtEnd& operator=(const ClearAtEnd&) = delete;
-  ~ClearAtEnd() { flag_.store(false, std::memory_order_relaxed); }
+  explicit ClearFlagOnExit(std::atomic<bool>& flag) noexcept : flag_(flag) {}
+  ClearFlagOnExit(const ClearFlagOnExit&) = delete;
+  ClearFlagOnExit& operator=(const ClearFlagOnExit&) = delete;
+  ~ClearFlagOnExit() { flag_.store(false, std::memory_order_relaxed); }
 
  private:
   std::atomic<bool>& flag_;
@@ -157,7 +157,7 @@ mh_status mh_session_generate(mh_session* session, const int32_t* prompt, size_t
         };
     }
     chosen.cancel = &session->cancel;
-    const ClearAtEnd clear(session->cancel);
+    const ClearFlagOnExit clear(session->cancel);
     auto generated = session->session.Generate({prompt, count}, chosen);
     if (!generated.ok()) return generated.status();
     session->generated = std::move(*generated);

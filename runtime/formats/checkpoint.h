@@ -87,7 +87,7 @@ class Checkpoint {
   /// Starts reading the tensors into memory in the background; call before touching all of them.
   virtual void Prefetch() const noexcept = 0;
   /// Takes `part` of a tensor's data out of this process's memory until it is read again.
-  virtual void Forget(std::span<const std::byte> part) const noexcept = 0;
+  virtual void ReleasePages(std::span<const std::byte> part) const noexcept = 0;
 };
 
 /// `status` with `path` before its message, unless it stands there already.

@@ -149,7 +149,9 @@ const StoredTensor* GgufFile::FindTensor(std::string_view name) const noexcept {
 
 void GgufFile::Prefetch() const noexcept { impl_->file.AdviseWillNeed(); }
 
-void GgufFile::Forget(std::span<const std::byte> part) const noexcept { impl_->file.Forget(part); }
+void GgufFile::ReleasePages(std::span<const std::byte> part) const noexcept {
+  impl_->file.ReleasePages(part);
+}
 
 const std::string& GgufFile::path() const noexcept { return impl_->path; }
 

@@ -67,7 +67,7 @@ class GgufFile final : public Checkpoint, public Metadata {
   std::span<const StoredTensor> tensors() const noexcept override;
   const StoredTensor* FindTensor(std::string_view name) const noexcept override;
   void Prefetch() const noexcept override;
-  void Forget(std::span<const std::byte> part) const noexcept override;
+  void ReleasePages(std::span<const std::byte> part) const noexcept override;
   const std::string& path() const noexcept override;
   std::int64_t size_bytes() const noexcept override;
 

@@ -25,17 +25,17 @@ class OneThread {
 /// Holds back the signals of other processes and timers while oneDNN computes: the code it
 /// generates for AVX-512 points the stack register into its buffers, where a handler's frame would
 /// overwrite the heap. Faults of this thread itself stay as they are.
-class HoldSignals {
+class BlockSignals {
  public:
-  HoldSignals() noexcept {
+  BlockSignals() noexcept {
     sigset_t all;
     sigfillset(&all);
     for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
     pthread_sigmask(SIG_BLOCK, &all, &saved_);
   }
-  ~HoldSignals() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
-  HoldSignals(const HoldSignals&) = delete;
-  HoldSignals& operator=(const HoldSignals&) = delete;
+  ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
+  BlockSignals(const BlockSignals&) = delete;
+  BlockSignals& operator=(const BlockSignals&) = delete;
 
  private:
   sigset_t saved_;
@@ -48,7 +48,7 @@ void RunGemm(const GemmTask& task) noexcept {
   bool done = false;
   try {  // the function is C, but it generates code in C++
     const OneThread one_thread;
-    const HoldSignals hold_signals;
+    const BlockSignals block_signals;
     done = dnnl_sgemm('N', 'T', task.M, task.N, task.K, 1.0F, task.a, task.a_stride, task.b,
                       task.b_stride, task.accumulate ? 1.0F : 0.0F, task.c,
                       task.c_stride) == dnnl_success;

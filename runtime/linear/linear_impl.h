@@ -48,12 +48,12 @@ inline bool HasTiles(const LinearLimits& limits) noexcept {
 }
 
 /// Hands out aligned pieces of a block of memory; with a null base it only counts.
-class Carver {
+class BumpAllocator {
  public:
-  explicit Carver(std::byte* base) noexcept : base_(base) {}
+  explicit BumpAllocator(std::byte* base) noexcept : base_(base) {}
 
   template <class T>
-  T* Take(std::int64_t count) noexcept {
+  T* Allocate(std::int64_t count) noexcept {
     std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
     used_ += RoundUp(count * static_cast<std::int64_t>(sizeof(T)), 64);
     return reinterpret_cast<T*>(at);
@@ -77,7 +77,7 @@ struct ThreadBuffers {
   float* tile_sums = nullptr;                            ///< [kTilePanelRows, max_rows rounded up]
   float* tile_totals = nullptr;                          ///< as TileInt8Task::totals
 
-  ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcept;
+  ThreadBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept;
 };
 
 /// Rows that are rounded to int8 at a time where only decode takes int8: so many share one pass
@@ -92,7 +92,7 @@ struct SharedBuffers {
   /// [quantized_rows, max_cols] of more than kMatvecRows rows, for packed weights interleaved.
   kernels::QuantizedRows xq_32 = {}, xq_256 = {};
 
-  SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept;
+  SharedBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept;
 };
 
 /// Activations shared by all products of a call: some rows of its x.

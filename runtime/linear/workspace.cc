@@ -36,64 +36,65 @@ namespace linear {
 namespace {
 
 /// Room for `rows` rounded rows of max_cols, in blocks of 32 and of 256.
-void TakeQuantizedRows(const LinearLimits& limits, std::int64_t rows, Carver& carver,
-                       kernels::QuantizedRows& xq_32, kernels::QuantizedRows& xq_256) noexcept {
+void AllocateQuantizedRows(const LinearLimits& limits, std::int64_t rows, BumpAllocator& allocator,
+                           kernels::QuantizedRows& xq_32, kernels::QuantizedRows& xq_256) noexcept {
   const std::int64_t stride = RoundUp(limits.max_cols, 256), size = rows * stride;
   xq_32.stride = xq_256.stride = stride;
-  xq_32.q = carver.Take<std::int8_t>(size);
-  xq_32.scales = carver.Take<float>(size / 32);
-  xq_32.scaled_sums = carver.Take<float>(size / 32);
-  xq_32.sums = carver.Take<std::int32_t>(size / 32);
-  xq_256.q = carver.Take<std::int8_t>(size);
-  xq_256.scales = carver.Take<float>(size / 32);
-  xq_256.half_sums = carver.Take<std::int16_t>(size / 16);
-  xq_256.pair_sums = carver.Take<std::int16_t>(size / 16);
-  xq_256.wide_sums = carver.Take<std::int16_t>(size / 32);
+  xq_32.q = allocator.Allocate<std::int8_t>(size);
+  xq_32.scales = allocator.Allocate<float>(size / 32);
+  xq_32.scaled_sums = allocator.Allocate<float>(size / 32);
+  xq_32.sums = allocator.Allocate<std::int32_t>(size / 32);
+  xq_256.q = allocator.Allocate<std::int8_t>(size);
+  xq_256.scales = allocator.Allocate<float>(size / 32);
+  xq_256.half_sums = allocator.Allocate<std::int16_t>(size / 16);
+  xq_256.pair_sums = allocator.Allocate<std::int16_t>(size / 16);
+  xq_256.wide_sums = allocator.Allocate<std::int16_t>(size / 32);
 }
 
 }  // namespace
 
-ThreadBuffers::ThreadBuffers(const LinearLimits& limits, Carver& carver) noexcept {
+ThreadBuffers::ThreadBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept {
   if (limits.math == MathMode::kFast) {
     const std::int64_t few = std::min(limits.max_rows, kMatvecRows);
-    TakeQuantizedRows(limits, few, carver, xq_32, xq_256);
+    AllocateQuantizedRows(limits, few, allocator, xq_32, xq_256);
     if (KernelsFor(limits.isa).packed != nullptr)
-      TakeQuantizedRows(limits, few, carver, tiles_32, tiles_256);
+      AllocateQuantizedRows(limits, few, allocator, tiles_32, tiles_256);
   }
-  rows = carver.Take<std::byte>(kernels::kPackedRows * MostPackableBytes(limits.max_cols));
-  panel = carver.Take<float>(kPanelRows * std::min(kPanelCols, limits.max_cols));
-  tail_y = carver.Take<float>(kGemmRows * kPanelRows);
+  rows = allocator.Allocate<std::byte>(kernels::kPackedRows * MostPackableBytes(limits.max_cols));
+  panel = allocator.Allocate<float>(kPanelRows * std::min(kPanelCols, limits.max_cols));
+  tail_y = allocator.Allocate<float>(kGemmRows * kPanelRows);
   if (!HasTiles(limits)) return;
-  tile_weights = carver.Take<std::uint16_t>(kTilePanelRows * kTilePanelCols);
-  tile_sums = carver.Take<float>(kTilePanelRows * RoundUp(limits.max_rows, kernels::kTileRows));
-  tile_totals =
-      carver.Take<float>(RoundUp(std::min(limits.max_rows, kDecodeRows), kernels::kTileInt8Rows) *
-                         kernels::kTileInt8Rows);
+  tile_weights = allocator.Allocate<std::uint16_t>(kTilePanelRows * kTilePanelCols);
+  tile_sums =
+      allocator.Allocate<float>(kTilePanelRows * RoundUp(limits.max_rows, kernels::kTileRows));
+  tile_totals = allocator.Allocate<float>(
+      RoundUp(std::min(limits.max_rows, kDecodeRows), kernels::kTileInt8Rows) *
+      kernels::kTileInt8Rows);
 }
 
-SharedBuffers::SharedBuffers(const LinearLimits& limits, Carver& carver) noexcept {
-  tail_x = carver.Take<float>(kGemmRows * limits.max_cols);
+SharedBuffers::SharedBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept {
+  tail_x = allocator.Allocate<float>(kGemmRows * limits.max_cols);
   if (HasTiles(limits))
-    tile_x = carver.Take<std::uint16_t>(RoundUp(limits.max_rows, kernels::kTileRows) *
-                                        RoundUp(limits.max_cols, kernels::kTileCols));
+    tile_x = allocator.Allocate<std::uint16_t>(RoundUp(limits.max_rows, kernels::kTileRows) *
+                                               RoundUp(limits.max_cols, kernels::kTileCols));
   if (limits.math == MathMode::kExact) return;
   const bool prefill = KernelsFor(limits.isa).packed != nullptr && !HasTiles(limits);
   quantized_rows = prefill ? limits.max_rows : std::min(limits.max_rows, kDecodeRows);
   if (limits.max_rows > kMatvecRows)
-    TakeQuantizedRows(limits, RoundUp(quantized_rows, kernels::kTileInt8Rows), carver, xq_32,
-                      xq_256);
+    AllocateQuantizedRows(limits, RoundUp(quantized_rows, kernels::kTileInt8Rows), allocator, xq_32,
+                          xq_256);
 }
 
 namespace {
 
 std::int64_t ThreadBytes(const LinearLimits& limits) noexcept {
-  Carver counter(nullptr);
+  BumpAllocator counter(nullptr);
   ThreadBuffers(limits, counter);
   return counter.used();
 }
 
 std::int64_t SharedBytes(const LinearLimits& limits) noexcept {
-  Carver counter(nullptr);
+  BumpAllocator counter(nullptr);
   SharedBuffers(limits, counter);
   return counter.used();
 }
@@ -111,14 +112,14 @@ LinearWorkspace::Impl::Impl(const LinearLimits& wanted)
         thread_bytes = linear::ThreadBytes(limits);
         size_bytes = SizeBytes(limits);
         arena.reset(new (kAlignment) std::byte[static_cast<std::size_t>(size_bytes)]);
-        linear::Carver carver(arena.get() + limits.threads * thread_bytes);
-        return linear::SharedBuffers(limits, carver);
+        linear::BumpAllocator allocator(arena.get() + limits.threads * thread_bytes);
+        return linear::SharedBuffers(limits, allocator);
       }()) {}
 
 linear::ThreadBuffers LinearWorkspace::Impl::Buffers(int thread) const noexcept {
   MANYHEAD_DCHECK(thread < limits.threads);
-  linear::Carver carver(arena.get() + thread * thread_bytes);
-  return {limits, carver};
+  linear::BumpAllocator allocator(arena.get() + thread * thread_bytes);
+  return {limits, allocator};
 }
 
 Result<LinearWorkspace> LinearWorkspace::Create(const LinearLimits& limits) {

@@ -145,9 +145,10 @@ void Planner::AddResidentWeights(WeightStorage storage, bool packs) {
     }
     const bool looked_up = place && IsLookedUp(*place->row, shape_.config);
     if (looked_up && place->row->role == TensorRole::kEmbedding) {
-      // See Decoder::ForgetEmbedding.
+      // See Decoder::ReleaseEmbeddingPages.
       const std::int64_t around = kFaultAroundBytes + WeightRowBytes(ViewOf(tensor));
-      math_.Add(plan_.mapped_bytes, std::min(tensor.size_bytes, Decoder::kRowsRemembered * around));
+      math_.Add(plan_.mapped_bytes,
+                std::min(tensor.size_bytes, Decoder::kMaxResidentRows * around));
     } else if (!looked_up && storage == WeightStorage::kPacked && packs &&
                CanPack(ViewOf(tensor))) {
       for (const WeightView& view : MatricesOf(tensor, place))

@@ -49,10 +49,10 @@ Status Decoder::Run(const Call& call) noexcept {
   });
   timer_.Collect();
   if (timer_.profile() != nullptr) AddCosts(call);
-  rows_remembered_ += rows_.count();
-  if (rows_remembered_ >= kRowsRemembered) {
-    ForgetEmbedding();
-    rows_remembered_ = 0;
+  resident_rows_ += rows_.count();
+  if (resident_rows_ >= kMaxResidentRows) {
+    ReleaseEmbeddingPages();
+    resident_rows_ = 0;
   }
   return {};
 }
@@ -101,7 +101,7 @@ void Decoder::Embed(Worker& worker, const Call& call) noexcept {
                projected_.data() + row * d);
     norm.Run(*kernels_, hidden, d, normed_.data() + row * d);
     SetAngles(row, position);
-    if (call.part.hidden == nullptr && (row + 1) % kRowsRemembered == 0) ForgetEmbedding();
+    if (call.part.hidden == nullptr && (row + 1) % kMaxResidentRows == 0) ReleaseEmbeddingPages();
   });
 }
 
@@ -115,10 +115,10 @@ void Decoder::SetAngles(std::int64_t row, std::int64_t position) noexcept {
 /// An embedding that only serves to look rows up would come into memory bit by bit, tens of KiB
 /// around each row, until it were all there: how much then depends on the text. Its pages stay in
 /// the system's file cache, so to map a row again takes about a microsecond.
-void Decoder::ForgetEmbedding() const noexcept {
+void Decoder::ReleaseEmbeddingPages() const noexcept {
   if (model_->config.tied_embeddings) return;
   const WeightView& embedding = model_->weights.embedding;
-  model_->file->Forget(
+  model_->file->ReleasePages(
       {embedding.data, static_cast<std::size_t>(embedding.rows * WeightRowBytes(embedding))});
 }
 

@@ -51,7 +51,7 @@ struct LayerPart {
 class Decoder {
  public:
   /// Rows of the embedding between two times that its pages of the file are let go.
-  static constexpr std::int64_t kRowsRemembered = 64;
+  static constexpr std::int64_t kMaxResidentRows = 64;
 
   static Result<Decoder> Create(const Model::Impl& model, const DecoderLimits& limits);
 
@@ -127,7 +127,7 @@ class Decoder {
   void Embed(Worker& worker, const Call& call) noexcept;
   void EmbedRow(TokenId id, std::int64_t position, float* hidden, float* room) noexcept;
   void SetAngles(std::int64_t row, std::int64_t position) noexcept;
-  void ForgetEmbedding() const noexcept;
+  void ReleaseEmbeddingPages() const noexcept;
   void Attend(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void ComputeHeads(Worker& worker, const Call& call, std::size_t layer) noexcept;
   void CopyAttended(Worker& worker, const Call& call) noexcept;
@@ -156,7 +156,7 @@ class Decoder {
   std::vector<std::size_t> plan_index_;  // [layer]
   std::vector<Layer> layers_;
   Norm final_norm_;
-  std::int64_t rows_remembered_ = 0;  // of the embedding since its pages were let go
+  std::int64_t resident_rows_ = 0;  // of the embedding since its pages were let go
   std::optional<LinearWorkspace> linear_;
   AlignedBuffer<float> hidden_;     // [M, d] the residual stream
   AlignedBuffer<float> normed_;     // [M, d]

@@ -37,7 +37,7 @@ void PackMatrix(Worker& worker, const Checkpoint& file, const WeightView& weight
       PackGroup(weight, group, out + group * group_bytes);
     const std::int64_t bytes =
         std::min(end * group_bytes, weight.rows * WeightRowBytes(weight)) - begin * group_bytes;
-    file.Forget({weight.data + begin * group_bytes, static_cast<std::size_t>(bytes)});
+    file.ReleasePages({weight.data + begin * group_bytes, static_cast<std::size_t>(bytes)});
   });
 }
 

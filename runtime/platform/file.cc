@@ -87,16 +87,16 @@ std::string TemporaryName(const std::string& path, const std::string& suffix) {
 }
 
 /// Holds SIGXFSZ back in this thread, and takes the one that a write over the limit raises.
-class NoSizeSignal {
+class BlockFileSizeSignal {
  public:
-  NoSizeSignal() {
+  BlockFileSizeSignal() {
     sigemptyset(&signal_);
     sigaddset(&signal_, SIGXFSZ);
     pthread_sigmask(SIG_BLOCK, &signal_, &old_);
   }
-  NoSizeSignal(const NoSizeSignal&) = delete;
-  NoSizeSignal& operator=(const NoSizeSignal&) = delete;
-  ~NoSizeSignal() {
+  BlockFileSizeSignal(const BlockFileSizeSignal&) = delete;
+  BlockFileSizeSignal& operator=(const BlockFileSizeSignal&) = delete;
+  ~BlockFileSizeSignal() {
     const int error = errno;
     const timespec at_once = {};
     // One that was held back before is the caller's.
@@ -199,7 +199,7 @@ AtomicFile::~AtomicFile() {
 
 Status AtomicFile::Write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const NoSizeSignal none;
+    const BlockFileSizeSignal block;
     const ssize_t put = write(file_.get(), bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return SystemError(path_, "cannot write");

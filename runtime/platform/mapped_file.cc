@@ -45,7 +45,7 @@ void MappedFile::AdviseWillNeed() const noexcept {
   madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_WILLNEED);
 }
 
-void MappedFile::Forget(std::span<const std::byte> part) const noexcept {
+void MappedFile::ReleasePages(std::span<const std::byte> part) const noexcept {
   // Whole pages only: madvise takes no other start, and its end would reach into the next page.
   const std::int64_t page = OsPageBytes();
   const std::int64_t first = part.data() - bytes_.data();

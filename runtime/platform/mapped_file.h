@@ -28,7 +28,7 @@ class MappedFile {
   void AdviseSequential() const noexcept;
   void AdviseWillNeed() const noexcept;
   /// Takes `part` of bytes() out of this process's memory; reading it again brings it back.
-  void Forget(std::span<const std::byte> part) const noexcept;
+  void ReleasePages(std::span<const std::byte> part) const noexcept;
 
  private:
   explicit MappedFile(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}

@@ -67,7 +67,7 @@ bool SpinWhile(const std::atomic<std::uint32_t>& word, std::uint32_t old) noexce
   return false;
 }
 
-void BusyRest::Note(const TeamState& state, std::int64_t start, int count) noexcept {
+void TeamBackoff::Note(const TeamState& state, std::int64_t start, int count) noexcept {
   constexpr int kBadTeams = 3;
   constexpr std::int64_t kRest = 10, kMostNanoseconds = 1'000'000'000;
   if (!state.may_spin) return;  // a team that sleeps at every barrier says nothing of the machine

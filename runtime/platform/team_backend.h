@@ -69,10 +69,10 @@ bool SpinWhile(const std::atomic<std::uint32_t>& word, std::uint32_t old) noexce
 /// of their time and more, three in a row, are not worth it; one may be an accident. Beside CPUs
 /// that are all taken each barrier waits for a time slice of others, milliseconds in which one
 /// thread alone decodes many tokens of a small model.
-class BusyRest {
+class TeamBackoff {
  public:
   /// Whether the calling thread should work alone at the time `now`.
-  bool IsResting(std::int64_t now) const noexcept { return now < alone_until_; }
+  bool WorksAlone(std::int64_t now) const noexcept { return now < alone_until_; }
   /// Takes note of a team of `count` workers that began at `start` and has just ended.
   void Note(const TeamState& state, std::int64_t start, int count) noexcept;
 

@@ -14,7 +14,7 @@ namespace {
 /// Where the workers of one call of an executor meet. Such a place is never freed, but used again:
 /// an executor that calls a task after its function returned, against its contract, finds it closed
 /// or joins the region that runs there now, and harms neither.
-class MeetingPlace {
+class Rendezvous {
  public:
   /// Lets workers join, `asked` of them, of whom the first waits `timeout_ns` for the others.
   void Open(int asked, std::int64_t timeout_ns, bool may_spin, TeamBody body,
@@ -57,7 +57,7 @@ class MeetingPlace {
 
   const TeamState& state() const noexcept { return state_; }
 
-  MeetingPlace* next = nullptr;  ///< in the list of places that nobody uses
+  Rendezvous* next = nullptr;  ///< in the list of places that nobody uses
 
  private:
   static constexpr int kGenerationShift = 32;
@@ -118,21 +118,22 @@ class MeetingPlace {
   TeamState state_;
 };
 
-std::atomic<MeetingPlace*> g_spare_places = nullptr;
+std::atomic<Rendezvous*> g_unused_rendezvous = nullptr;
 
-void GiveBack(MeetingPlace* place) noexcept {
-  place->next = g_spare_places.load(std::memory_order_relaxed);
-  while (!g_spare_places.compare_exchange_weak(place->next, place, std::memory_order_release)) {
+void ReleaseRendezvous(Rendezvous* place) noexcept {
+  place->next = g_unused_rendezvous.load(std::memory_order_relaxed);
+  while (
+      !g_unused_rendezvous.compare_exchange_weak(place->next, place, std::memory_order_release)) {
   }
 }
 
 /// A place that nobody uses; null when there is no memory for one.
-MeetingPlace* TakePlace() noexcept {
-  MeetingPlace* place = g_spare_places.exchange(nullptr, std::memory_order_acquire);
-  if (place == nullptr) return new (std::nothrow) MeetingPlace;
-  for (MeetingPlace* rest = place->next; rest != nullptr;) {
-    MeetingPlace* const next = rest->next;
-    GiveBack(rest);
+Rendezvous* AcquireRendezvous() noexcept {
+  Rendezvous* place = g_unused_rendezvous.exchange(nullptr, std::memory_order_acquire);
+  if (place == nullptr) return new (std::nothrow) Rendezvous;
+  for (Rendezvous* rest = place->next; rest != nullptr;) {
+    Rendezvous* const next = rest->next;
+    ReleaseRendezvous(rest);
     rest = next;
   }
   place->next = nullptr;
@@ -142,7 +143,7 @@ MeetingPlace* TakePlace() noexcept {
 /// What one calling thread knows of the executor.
 struct Caller {
   ~Caller() {
-    if (place != nullptr) GiveBack(place);
+    if (place != nullptr) ReleaseRendezvous(place);
   }
 
   /// How many workers to ask for, where `threads` are wanted.
@@ -166,12 +167,12 @@ struct Caller {
     short_calls = most = 0;
   }
 
-  std::uint64_t generation = 0;  ///< of the executor that the rest is about
+  std::uint64_t generation = 0;  ///< of the executor that the counters belong to
   int short_calls = 0, most = 0;
   int limit = 1;
   std::int64_t limited_until = 0;
-  BusyRest rest;
-  MeetingPlace* place = nullptr;
+  TeamBackoff backoff;
+  Rendezvous* place = nullptr;
 };
 
 thread_local Caller t_caller;
@@ -181,7 +182,7 @@ thread_local bool t_is_inside = false;
 void JoinAsWorker(void* place, int number) noexcept {
   const bool was_inside = t_is_inside;
   t_is_inside = true;
-  static_cast<MeetingPlace*>(place)->Join(number);
+  static_cast<Rendezvous*>(place)->Join(number);
   t_is_inside = was_inside;
 }
 
@@ -202,7 +203,7 @@ ExecutorUse ExecutorTeam::use() const noexcept {
 
 void ExecutorTeam::Run(int threads, TeamBody body, void* context) noexcept {
   if (t_caller.generation != generation_) {
-    MeetingPlace* const place = t_caller.place;
+    Rendezvous* const place = t_caller.place;
     t_caller.place = nullptr;
     t_caller = Caller{};
     t_caller.generation = generation_;
@@ -211,8 +212,8 @@ void ExecutorTeam::Run(int threads, TeamBody body, void* context) noexcept {
   const std::int64_t start = SteadyNanoseconds();
   if (options_.max_workers > 0) threads = std::min(threads, options_.max_workers);
   const int workers = t_caller.Workers(std::min(threads, kMaxThreads), start);
-  const bool asks = workers > 1 && !t_is_inside && !t_caller.rest.IsResting(start);
-  if (asks && t_caller.place == nullptr) t_caller.place = TakePlace();
+  const bool asks = workers > 1 && !t_is_inside && !t_caller.backoff.WorksAlone(start);
+  if (asks && t_caller.place == nullptr) t_caller.place = AcquireRendezvous();
   if (!asks || t_caller.place == nullptr || Ask(workers, start, body, context) == 0) {
     alone_.fetch_add(1, std::memory_order_relaxed);
     RunAlone(body, context);
@@ -220,7 +221,7 @@ void ExecutorTeam::Run(int threads, TeamBody body, void* context) noexcept {
 }
 
 int ExecutorTeam::Ask(int workers, std::int64_t start, TeamBody body, void* context) noexcept {
-  MeetingPlace& place = *t_caller.place;
+  Rendezvous& place = *t_caller.place;
   place.Open(workers, 1000 * options_.join_timeout_us, workers <= cpus_, body, context);
   calls_.fetch_add(1, std::memory_order_relaxed);
   bool failed = false;
@@ -235,7 +236,7 @@ int ExecutorTeam::Ask(int workers, std::int64_t start, TeamBody body, void* cont
   if (failed || came == 0) failed_calls_.fetch_add(1, std::memory_order_relaxed);
   if (came < workers) short_calls_.fetch_add(1, std::memory_order_relaxed);
   t_caller.Note(workers, came, SteadyNanoseconds());
-  if (came > 0) t_caller.rest.Note(place.state(), start, came);
+  if (came > 0) t_caller.backoff.Note(place.state(), start, came);
   return came;
 }
 

@@ -18,7 +18,7 @@ struct Caller {
   pid_t process = 0;               ///< that has them; 0 = there are none yet
   int given = 1;                   ///< threads its last region asked for, which the system had
   std::int64_t refused_until = 0;  ///< no more are asked for before it
-  BusyRest rest;
+  TeamBackoff backoff;
 };
 
 thread_local Caller t_caller;
@@ -60,7 +60,7 @@ class OpenMp final : public TeamBackend {
   void Run(int threads, TeamBody body, void* context) noexcept override {
     if (OpenMpIsLost()) return OwnTeam().Run(threads, body, context);
     const std::int64_t start = SteadyNanoseconds();
-    if (t_caller.rest.IsResting(start)) return RunAlone(body, context);
+    if (t_caller.backoff.WorksAlone(start)) return RunAlone(body, context);
     const int size = RegionSize(threads, start);
     if (size <= 1) return RunAlone(body, context);
     TeamState state;
@@ -74,7 +74,7 @@ class OpenMp final : public TeamBackend {
     }
     t_caller.given = size;
     if (count > 1) t_caller.process = getpid();
-    t_caller.rest.Note(state, start, count);
+    t_caller.backoff.Note(state, start, count);
   }
 };
 

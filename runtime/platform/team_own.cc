@@ -79,7 +79,7 @@ class Pool {
     if (runs_) return RunWithin(threads, body, context);
     LeaveToParent();
     const std::int64_t start = SteadyNanoseconds();
-    if (rest_.IsResting(start)) return RunAlone(body, context);
+    if (backoff_.WorksAlone(start)) return RunAlone(body, context);
     Grow(threads - 1);
     TeamState state;
     state.may_spin = threads <= (allowed_.Read() ? allowed_.Count() : 1);
@@ -97,7 +97,7 @@ class Pool {
     RunWorker(state, 0, count_, body, context);
     WaitForHelpers(state);
     runs_ = false;
-    rest_.Note(state, start, count_);
+    backoff_.Note(state, start, count_);
   }
 
  private:
@@ -165,7 +165,7 @@ class Pool {
 
   bool runs_ = false;             ///< a team, of which the calling thread is one
   std::unique_ptr<Pool> within_;  ///< for teams within it
-  BusyRest rest_;
+  TeamBackoff backoff_;
   CpuMask allowed_;           ///< the calling thread's; kept for its memory
   pid_t process_ = getpid();  ///< whose threads the helpers are
   std::vector<std::unique_ptr<Helper>> helpers_;

@@ -8,13 +8,13 @@ namespace {
 
 /// What a lead byte announces: how many bytes, and the range of the second one, which is where
 /// overlong forms, surrogates and too large values are told apart. Length 0: no lead byte.
-struct Lead {
+struct LeadByte {
   std::size_t length = 0;
   std::uint8_t second_min = 0x80;
   std::uint8_t second_max = 0xBF;
 };
 
-Lead LeadOf(std::uint8_t byte) noexcept {
+LeadByte LeadByteOf(std::uint8_t byte) noexcept {
   if (byte < 0x80) return {1};
   if (byte < 0xC2) return {0};
   if (byte < 0xE0) return {2};
@@ -28,7 +28,7 @@ Lead LeadOf(std::uint8_t byte) noexcept {
 }
 
 /// How many of the `lead.length` bytes are there and right, counted from the lead byte.
-std::size_t MatchedBytes(std::string_view text, const Lead& lead) noexcept {
+std::size_t MatchedBytes(std::string_view text, const LeadByte& lead) noexcept {
   const std::size_t limit = std::min(lead.length, text.size());
   for (std::size_t i = 1; i < limit; ++i) {
     const auto byte = static_cast<std::uint8_t>(text[i]);
@@ -43,7 +43,7 @@ std::size_t MatchedBytes(std::string_view text, const Lead& lead) noexcept {
 
 std::size_t Utf8CharLength(std::string_view text) noexcept {
   if (text.empty()) return 0;
-  const Lead lead = LeadOf(static_cast<std::uint8_t>(text[0]));
+  const LeadByte lead = LeadByteOf(static_cast<std::uint8_t>(text[0]));
   return MatchedBytes(text, lead) == lead.length ? lead.length : 0;
 }
 
@@ -61,7 +61,7 @@ std::size_t Utf8UnfinishedTail(std::string_view text) noexcept {
   const std::size_t longest = std::min<std::size_t>(3, text.size());
   for (std::size_t tail = 1; tail <= longest; ++tail) {
     const std::string_view rest = text.substr(text.size() - tail);
-    const Lead lead = LeadOf(static_cast<std::uint8_t>(rest[0]));
+    const LeadByte lead = LeadByteOf(static_cast<std::uint8_t>(rest[0]));
     if (lead.length > tail && MatchedBytes(rest, lead) == tail) return tail;
   }
   return 0;

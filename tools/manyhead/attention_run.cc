@@ -52,12 +52,12 @@ AttentionParams ParamsOf(const AttentionShape& shape) {
   return params;
 }
 
-struct Filled {
+struct FilledCache {
   KvCache cache;
   SequenceId sequence;
 };
 
-Result<Filled> Fill(const AttentionShape& shape, Numbers& numbers) {
+Result<FilledCache> Fill(const AttentionShape& shape, Numbers& numbers) {
   KvCacheParams params;
   params.layers = {{shape.kv_heads, shape.head_dim, shape.head_dim}};
   params.k_type = params.v_type = shape.kv_type;
@@ -82,11 +82,11 @@ Result<Filled> Fill(const AttentionShape& shape, Numbers& numbers) {
                           v.data());
   }
   if (!status.ok()) return status;
-  return Filled{std::move(*cache), *sequence};
+  return FilledCache{std::move(*cache), *sequence};
 }
 
 /// Row (t, h) in double precision, from what the cache holds.
-Result<std::vector<double>> ReferenceRow(const AttentionParams& params, const Filled& filled,
+Result<std::vector<double>> ReferenceRow(const AttentionParams& params, const FilledCache& filled,
                                          const AttentionShape& shape, const std::vector<float>& q,
                                          std::int64_t t, std::int64_t h) {
   const std::int64_t dim = shape.head_dim, position = shape.kv_len - shape.q_len + t;
@@ -117,7 +117,7 @@ Result<std::vector<double>> ReferenceRow(const AttentionParams& params, const Fi
   return sum;
 }
 
-Result<double> MaxError(const AttentionParams& params, const Filled& filled,
+Result<double> MaxError(const AttentionParams& params, const FilledCache& filled,
                         const AttentionShape& shape, const std::vector<float>& q,
                         const std::vector<float>& out) {
   double worst = 0;
@@ -142,7 +142,7 @@ Result<std::optional<AttentionTiming>> TimeAttention(const AttentionShape& shape
   Result<AttentionPlan> plan = AttentionPlan::Create(ParamsOf(shape));
   if (!plan.ok()) return plan.status();
   Numbers numbers;
-  const Result<Filled> filled = Fill(shape, numbers);
+  const Result<FilledCache> filled = Fill(shape, numbers);
   if (!filled.ok()) return filled.status();
   std::vector<float> q(static_cast<std::size_t>(shape.q_len * shape.heads * shape.head_dim));
   numbers.Fill(q);

@@ -31,7 +31,7 @@ struct Flags {
 };
 
 /// Everything that is printed.
-struct Findings {
+struct CircuitsReport {
   ModelCircuits circuits;
   std::vector<LayerTerms> terms;
   std::vector<HeadReport> classes;
@@ -61,7 +61,7 @@ Json IdJson(HeadId id) {
   return json;
 }
 
-Json HeadJson(const Findings& findings, const HeadCircuit& head, bool values) {
+Json HeadJson(const CircuitsReport& findings, const HeadCircuit& head, bool values) {
   Json json = IdJson(head.id);
   json["kv_head"] = head.kv_head;
   json["class"] = HeadClassName(findings.ReportOf(head.id).head_class);
@@ -82,7 +82,7 @@ Json LayerJson(const LayerTerms& terms) {
   return json;
 }
 
-Json LinkJson(const Findings& findings, const HeadLink& link) {
+Json LinkJson(const CircuitsReport& findings, const HeadLink& link) {
   Json json;
   json["from"] = IdJson(link.from);
   json["to"] = IdJson(link.to);
@@ -96,7 +96,7 @@ Json LinkJson(const Findings& findings, const HeadLink& link) {
   return json;
 }
 
-Json ToJson(const Findings& findings, const Flags& flags) {
+Json ToJson(const CircuitsReport& findings, const Flags& flags) {
   Json json;
   json["baseline"] = findings.circuits.baseline;
   json["heads"] = Json::array();
@@ -114,7 +114,7 @@ Json ToJson(const Findings& findings, const Flags& flags) {
 
 std::string Name(HeadId id) { return std::to_string(id.layer) + "." + std::to_string(id.head); }
 
-void PrintHeads(const Findings& findings) {
+void PrintHeads(const CircuitsReport& findings) {
   std::vector<std::vector<std::string>> rows = {{"head", "KV head", "class", "QK rank", "QK part.",
                                                  "OV rank", "OV part.", "|OV|", "share of output",
                                                  "norm"}};
@@ -130,7 +130,7 @@ void PrintHeads(const Findings& findings) {
   Stdout::Write(FormatTable(rows, 3));
 }
 
-void PrintLinks(const Findings& findings) {
+void PrintLinks(const CircuitsReport& findings) {
   std::vector<HeadLink> links = findings.circuits.links;
   if (links.empty()) {
     Stdout::Write("\nno links: no head of these feeds a later one that was asked about\n");
@@ -155,7 +155,7 @@ void PrintLinks(const Findings& findings) {
     Stdout::Write("the largest of " + std::to_string(links.size()) + "; -o json has all\n");
 }
 
-void PrintTable(const Findings& findings, const Flags& flags) {
+void PrintTable(const CircuitsReport& findings, const Flags& flags) {
   PrintHeads(findings);
   std::vector<std::vector<std::string>> rows = {{"layer", "heads", "for 90 %", "norm"}};
   for (const LayerTerms& terms : findings.terms)
@@ -214,8 +214,8 @@ Status CheckHead(const ModelConfig& config, const Flags& flags) {
   return Status();
 }
 
-Result<Findings> Find(const Model& model, const Flags& flags) {
-  Findings findings;
+Result<CircuitsReport> Find(const Model& model, const Flags& flags) {
+  CircuitsReport findings;
   ClassifyOptions classify;
   classify.seed = static_cast<std::uint64_t>(flags.seed);
   classify.threads = static_cast<int>(flags.session.threads);
@@ -258,7 +258,7 @@ int Run(const Flags& flags) {
   if (!model.ok()) return Fail(model.status());
   if (Status status = CheckHead(model->config(), flags); !status.ok()) return Fail(status);
   CatchInterrupt();
-  const Result<Findings> findings = Find(*model, flags);
+  const Result<CircuitsReport> findings = Find(*model, flags);
   if (!findings.ok()) return Fail(findings.status());
   if (flags.format == "json")
     Stdout::WriteJson(ToJson(*findings, flags));

@@ -152,7 +152,7 @@ void MeasureAll(const Flags& flags, const std::vector<MemoryCase>& cases, Outcom
 void AddRoofline(const MemoryCase& one, std::vector<Json>& rows) {
   SessionOptions session = one.options.session;
   session.threads = rows.front()["threads"].get<int>();
-  const Roofline roofline = MeasureRooflineApart(session);
+  const Roofline roofline = MeasureRooflineInChildProcess(session);
   for (Json& row : rows) {
     Json& measured = row["measured"];
     if (roofline.bytes_per_second <= 0) {

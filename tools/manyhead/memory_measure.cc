@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "manyhead/step_profile.h"
-#include "tools/manyhead/apart.h"
 #include "tools/manyhead/bench_plan.h"
+#include "tools/manyhead/child_process.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
@@ -167,7 +167,7 @@ Result<std::optional<Json>> MeasureCase(const MemoryCase& one, const MeasureOpti
     if (!status.ok()) return status;
     options.model = file.path();
   }
-  const auto ran = RunApart([&] { return RunCase(one, options); });
+  const auto ran = RunInChildProcess([&] { return RunCase(one, options); });
   if (!ran.ok()) return ran.status();
   if (!ran->has_value()) return std::optional<Json>();
   Json measured = (*ran)->value;
@@ -175,8 +175,8 @@ Result<std::optional<Json>> MeasureCase(const MemoryCase& one, const MeasureOpti
   return std::optional<Json>(std::move(measured));
 }
 
-Roofline MeasureRooflineApart(const SessionOptions& session) {
-  const auto ran = RunApart([&]() -> Result<Json> {
+Roofline MeasureRooflineInChildProcess(const SessionOptions& session) {
+  const auto ran = RunInChildProcess([&]() -> Result<Json> {
     const Roofline roofline = MeasureRoofline(*session.isa, session.threads);
     return Json{roofline.bytes_per_second, roofline.flops_per_second};
   });

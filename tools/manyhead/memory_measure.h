@@ -32,6 +32,6 @@ Result<std::optional<Json>> MeasureCase(const MemoryCase& one, const MeasureOpti
 
 /// The machine's roofline, measured in a process of its own, whose buffers are then no one's; zeros
 /// when it was interrupted.
-Roofline MeasureRooflineApart(const SessionOptions& session);
+Roofline MeasureRooflineInChildProcess(const SessionOptions& session);
 
 }  // namespace manyhead::cli

@@ -14,12 +14,12 @@ namespace {
 constexpr std::int64_t kCacheLine = 8;  // numbers of 64 bits, so that threads do not share one
 
 /// The widest layer in each direction.
-struct Widest {
+struct MaxHeadCounts {
   std::int64_t heads = 0, kv_heads = 0, group = 0;
 };
 
-Widest WidestOf(const ModelConfig& config) {
-  Widest widest;
+MaxHeadCounts MaxHeadCountsOf(const ModelConfig& config) {
+  MaxHeadCounts widest;
   for (const LayerConfig& layer : config.layers) {
     widest.heads = std::max(widest.heads, layer.num_heads);
     widest.kv_heads = std::max(widest.kv_heads, layer.num_kv_heads);
@@ -80,7 +80,7 @@ HeadProfiler::HeadProfiler(const Model::Impl& model, const Limits& limits, Outpu
       threads_(limits.threads),
       grams_(std::move(grams)),
       row_stride_(limits.context) {
-  const Widest widest = WidestOf(model.config);
+  const MaxHeadCounts widest = MaxHeadCountsOf(model.config);
   times_stride_ = RoundUp(widest.kv_heads, kCacheLine);
   times_.resize(static_cast<std::size_t>(threads_ * times_stride_));
   thread_stride_ = widest.group * row_stride_;

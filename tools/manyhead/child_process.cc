@@ -1,4 +1,4 @@
-#include "tools/manyhead/apart.h"
+#include "tools/manyhead/child_process.h"
 
 #include <poll.h>
 #include <sys/prctl.h>
@@ -76,7 +76,8 @@ Status EndedEarly(int state) {
 
 }  // namespace
 
-Result<std::optional<ApartResult>> RunApart(const std::function<Result<Json>()>& job) {
+Result<std::optional<ChildProcessResult>> RunInChildProcess(
+    const std::function<Result<Json>()>& job) {
   std::array<int, 2> pipe_ends{};
   if (pipe(pipe_ends.data()) != 0) return SystemError("make a pipe");
   const pid_t parent = getpid();
@@ -98,14 +99,14 @@ Result<std::optional<ApartResult>> RunApart(const std::function<Result<Json>()>&
   int state = 0;
   rusage used = {};
   while (wait4(child, &state, 0, &used) < 0 && errno == EINTR) continue;
-  if (Interrupted().load()) return std::optional<ApartResult>();
+  if (Interrupted().load()) return std::optional<ChildProcessResult>();
   const Json answer = ParseJson(text).value_or(Json());
   if (!answer.is_object()) return EndedEarly(state);
   if (!answer.contains("value"))
     return Status(static_cast<StatusCode>(answer["code"].get<int>()),
                   answer["message"].get<std::string>());
-  return std::optional<ApartResult>(
-      ApartResult{answer["value"], static_cast<std::int64_t>(used.ru_maxrss) * 1024});
+  return std::optional<ChildProcessResult>(
+      ChildProcessResult{answer["value"], static_cast<std::int64_t>(used.ru_maxrss) * 1024});
 }
 
 }  // namespace manyhead::cli

@@ -10,7 +10,7 @@
 namespace manyhead::cli {
 
 /// What a job came to in a process of its own.
-struct ApartResult {
+struct ChildProcessResult {
   Json value;
   std::int64_t peak_resident_bytes = 0;  ///< of that process, as the kernel counts it
 };
@@ -21,6 +21,7 @@ struct ApartResult {
 ///
 /// Returns nothing when it was interrupted.
 /// Errors   those of the job; kIoError where the process ends early.
-Result<std::optional<ApartResult>> RunApart(const std::function<Result<Json>()>& job);
+Result<std::optional<ChildProcessResult>> RunInChildProcess(
+    const std::function<Result<Json>()>& job);
 
 }  // namespace manyhead::cli
