@@ -14,7 +14,7 @@
 
 namespace manyhead {
 
-/// Turns `count` heads [head_dim] beside each other: their norm, then their rotation by the angles
+/// Applies to `count` neighbouring heads [head_dim] their norm, then their rotation by the angles
 /// of one position. Without a rope nothing is rotated.
 struct HeadRotation {
   Norm norm{};
@@ -25,32 +25,32 @@ struct HeadRotation {
            float* heads) const noexcept;
 };
 
-/// Attention with its projections, as a layer of a model or alone: a view of weights, of room for
-/// activations and of a plan that has seen the step's sequences. Its parts run in their order, each
-/// called by every thread of a region and ending with a barrier; what else is to happen to the
-/// heads happens between Attend and ProjectOutput.
+/// Attention with its projections, as a layer of a model or alone: a view of weights, of buffers
+/// for activations and of a plan that has been prepared for the step's sequences. Its parts run in
+/// order; every thread of a region calls each of them, and each ends with a barrier. Other
+/// operations on the heads take place between Attend and ProjectOutput.
 struct AttentionBlock {
-  std::span<const LinearOutput> inputs{};  ///< into query, key and value
+  std::span<const LinearOutput> inputs{};  ///< products for query, key and value
   const WeightView* output = nullptr;      ///< [d, H * Dv]
   const float* output_bias = nullptr;      ///< [d] or null
   HeadRotation query_rotation{}, key_rotation{};
-  AttentionPlan::Impl* plan = nullptr;  ///< also says how many heads there are, and how wide
+  AttentionPlan::Impl* plan = nullptr;  ///< also gives the number and the size of the heads
   float* query = nullptr;               ///< [M, H * D]
   float* key = nullptr;                 ///< [M, K * D]
   float* value = nullptr;               ///< [M, K * Dv]
   float* attended = nullptr;            ///< [M, H * Dv]
   float* lse = nullptr;                 ///< [M, H] or null
   const float* cosine = nullptr;        ///< [M, rotary_dim / 2] of each row's position; with a rope
-  const float* sine = nullptr;          ///< likewise
+  const float* sine = nullptr;          ///< [M, rotary_dim / 2] of each row's position; with a rope
 
-  /// Queries, keys and values of x [M, d], row stride `x_stride`.
+  /// Computes queries, keys and values of x [M, d], row stride `x_stride`.
   void ProjectInputs(Worker& worker, LinearWorkspace& linear, const LinearRows& rows,
                      const float* x, std::int64_t x_stride) const noexcept;
   void Rotate(Worker& worker, std::int64_t rows) const noexcept;
   void Write(Worker& worker, KvCache& cache, std::int64_t layer,
              std::span<const KvRows> tokens) const noexcept;
   void Attend(Worker& worker, std::int64_t layer) const noexcept;
-  /// y [M, d], dense.
+  /// Writes the projected output to y [M, d], dense.
   void ProjectOutput(Worker& worker, LinearWorkspace& linear, const LinearRows& rows,
                      float* y) const noexcept;
 };

@@ -13,14 +13,14 @@ namespace {
 constexpr std::int64_t kActivationBlock =
     2048;  // elements of one item: enough to outweigh handing it out
 
-/// The factor of plain blocks.
+/// The factors of plain blocks.
 constexpr std::array<float, kActivationBlock> kOnes = [] {
   std::array<float, kActivationBlock> ones{};
   ones.fill(1);
   return ones;
 }();
 
-/// out[i] = x Phi(x) up[i] with x = gate[i].
+/// Computes out[i] = x Phi(x) up[i] with x = gate[i].
 void GeluErfMul(const float* gate, const float* up, std::int64_t n, float* out) noexcept {
   for (std::int64_t i = 0; i < n; ++i)
     out[i] = 0.5F * gate[i] * std::erfc(gate[i] * -0.70710678F) * up[i];

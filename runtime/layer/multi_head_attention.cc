@@ -35,7 +35,7 @@ Status ResolveSizes(MultiHeadAttentionParams& params) {
   return {};
 }
 
-/// A memory has no order, and is not appended to.
+/// Checks the options that cross attention excludes: a memory has no order, and is not appended to.
 Status CheckCross(const MultiHeadAttentionParams& params) {
   if (params.memory_dim == 0) return {};
   const AttentionParams& attention = params.attention;
@@ -103,7 +103,7 @@ Result<MultiHeadAttention> MultiHeadAttention::Create(const MultiHeadAttentionPa
   if (Status status = ResolveSizes(resolved); !status.ok()) return status;
   if (Status status = CheckCross(resolved); !status.ok()) return status;
   {
-    // A plan knows best what is wrong with its parameters, and what their defaults are.
+    // The plan checks its parameters and fills in their defaults.
     const Result<AttentionPlan> plan = AttentionPlan::Create(resolved.attention);
     if (!plan.ok()) return plan.status();
     resolved.attention = plan->params();

@@ -10,7 +10,7 @@
 namespace manyhead {
 namespace {
 
-/// The plan of one head alone.
+/// Returns the parameters of a plan for one head alone.
 AttentionParams ParamsOfHead(AttentionParams params, std::size_t head) {
   params.num_heads = params.num_kv_heads = 1;
   if (!params.alibi_slopes.empty()) params.alibi_slopes = {params.alibi_slopes[head]};
@@ -106,7 +106,8 @@ Status MultiHeadAttention::Impl::CreateOwnCache() {
   if (!made.ok()) return made.status();
   own_cache.emplace(std::move(made->cache));
   own_sequence = made->sequence;
-  // Once at its longest, the table of pages never grows again; untouched pages take no memory.
+  // The table of pages is allocated at its largest size and never grows; unused pages take no
+  // memory.
   if (Status status = own_cache->Reserve(own_sequence, attention.max_kv_len); !status.ok())
     return status;
   return own_cache->Truncate(own_sequence, 0).status();

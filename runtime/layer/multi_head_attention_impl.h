@@ -16,45 +16,45 @@
 
 namespace manyhead {
 
-/// The layer behind its names: what the public calls come to.
+/// The implementation of the layer's public calls.
 struct MultiHeadAttention::Impl {
  public:
-  /// One call's tokens, and where their keys and values come from.
+  /// The tokens of one call, and the source of their keys and values.
   struct Call {
     const char* function = nullptr;  ///< begins the message of an error
     std::int64_t q_len = 0;
     std::int64_t kv_len = 0;
-    std::int64_t position = 0;  ///< of the first query
+    std::int64_t position = 0;  ///< position of the first query
     const float* x = nullptr;
-    const float* memory = nullptr;  ///< cross attention; null: that of an earlier call
+    const float* memory = nullptr;  ///< memory of cross attention; null: that of an earlier call
     float* out = nullptr;
     ForwardOptions options = {};
-    KvCache* cache = nullptr;  ///< where keys and values are kept; null: only for this call
+    KvCache* cache = nullptr;  ///< cache that stores keys and values; null: only for this call
     std::int64_t layer = 0;
     SequenceId sequence{};
   };
 
-  /// `params` are resolved and checked, `weights` of the right sizes.
+  /// Creates the layer; `params` must be resolved and checked, `weights` must have the right sizes.
   static Result<std::unique_ptr<Impl>> Create(const MultiHeadAttentionParams& params,
                                               const MultiHeadAttentionWeights& weights);
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  /// Each checks everything before anything is written.
+  /// Runs self attention; like the others it checks everything before anything is written.
   Status RunSelf(const Call& call) noexcept;
   Status RunCross(const Call& call) noexcept;
-  /// kv_len and position of `call` follow from the cache.
+  /// Runs self attention over a cache, which gives kv_len and position of `call`.
   Status RunCached(const Call& call) noexcept;
 
   const MultiHeadAttentionParams& params() const noexcept { return params_; }
   bool is_cross() const noexcept { return params_.memory_dim > 0; }
   std::int64_t scratch_bytes() const noexcept;
 
-  /// Held by the public calls, which host threads may make at once.
+  /// Serialises the public calls, which several threads may make at once.
   std::mutex turn;
   std::optional<KvCache> own_cache;
   SequenceId own_sequence{};
-  std::int64_t memory_len = -1;  ///< tokens of the memory that is kept; -1: none yet
+  std::int64_t memory_len = -1;  ///< tokens of the memory that was kept; -1: none yet
 
  private:
   struct Projection {
@@ -63,12 +63,12 @@ struct MultiHeadAttention::Impl {
     std::vector<float> bias;
 
     Projection(const ProjectionWeights& weights, std::int64_t rows, std::int64_t cols, bool copied);
-    /// The bias of output `row` on, or null.
+    /// Returns the bias from output `row` on, or null.
     const float* BiasFrom(std::int64_t row) const noexcept {
       return bias.empty() ? nullptr : bias.data() + row;
     }
   };
-  /// Rows of activations.
+  /// The rows of a matrix of activations.
   struct Rows {
     const float* data;
     std::int64_t stride;
@@ -86,7 +86,7 @@ struct MultiHeadAttention::Impl {
   Status CheckCache(const Call& call) const noexcept;
   Status CheckRows(const Call& call) const noexcept;
   Status Run(const Call& call) noexcept;
-  /// The rows of x, and those of the memory or, without one, x again.
+  /// Return the rows of x, and those of the memory or, without one, of x again.
   LinearRows QueryRows(const Call& call) const noexcept;
   LinearRows KvRowsOf(const Call& call) const noexcept;
   Status RunParallel(const Call& call) noexcept;
@@ -112,17 +112,19 @@ struct MultiHeadAttention::Impl {
   const kernels::VectorKernels* kernels_;
   Projection query_weights_, key_weights_, value_weights_, output_weights_;
   std::optional<Rope> rope_;
-  std::vector<AttentionPlan> plans_;  // one, or under `sequential` one a head if they differ
+  // One plan; under `sequential` one for each head if they differ.
+  std::vector<AttentionPlan> plans_;
   std::optional<LinearWorkspace> linear_;
 
   // T = max_q_len, S = max_kv_len.
   AlignedBuffer<float> query_;                  // [T, H*D]; sequential [T, D]
   AlignedBuffer<float> key_;                    // [T, K*D]; cross [S, K*D]
-  AlignedBuffer<float> value_;                  // likewise of Dv
+  AlignedBuffer<float> value_;                  // likewise with Dv
   AlignedBuffer<float> attended_;               // [T, H*Dv]; sequential [T, Dv]
   AlignedBuffer<float> head_key_, head_value_;  // sequential: [S, D], [S, Dv]
   AlignedBuffer<float> term_;                   // sequential: [T, d_model]
-  AlignedBuffer<float> padded_;         // [T, columns] where a head is not whole blocks of W_o
+  // [T, columns] where a head does not consist of whole blocks of W_o.
+  AlignedBuffer<float> padded_;
   AlignedBuffer<float> cosine_, sine_;  // [T, rotary_dim / 2]
 };
 

@@ -10,7 +10,7 @@ namespace manyhead {
 
 namespace {
 
-/// What a head's logits get of the bias of all.
+/// Returns the part of the bias that applies to one head.
 AttentionBias BiasOfHead(AttentionBias bias, std::int64_t head) noexcept {
   if (bias.bias.data != nullptr) bias.bias.data += head * bias.bias.head_stride;
   if (bias.mask.data != nullptr) bias.mask.data += head * bias.mask.head_stride;
@@ -34,7 +34,7 @@ LinearRows MultiHeadAttention::Impl::KvRowsOf(const Call& call) const noexcept {
   return {.prefill = KvSource(call).count};
 }
 
-/// The rows that keys and values are computed from.
+/// Returns the rows that keys and values are computed from.
 MultiHeadAttention::Impl::Rows MultiHeadAttention::Impl::KvSource(const Call& call) const noexcept {
   if (!is_cross()) return {call.x, params_.d_model, call.q_len};
   return {call.memory, params_.memory_dim, call.memory != nullptr ? call.kv_len : 0};
@@ -46,7 +46,7 @@ Status MultiHeadAttention::Impl::CheckKind(const Call& call, bool cross) const n
                          cross ? "more than 0 for cross" : "0 for self", " attention");
 }
 
-/// Whether the call's sequence and layer of its cache can serve this layer.
+/// Checks that the call's sequence and layer of its cache can serve this layer.
 Status MultiHeadAttention::Impl::CheckCache(const Call& call) const noexcept {
   const AttentionParams& attention = params_.attention;
   const auto& layers = call.cache->params().layers;
@@ -114,7 +114,7 @@ Status MultiHeadAttention::Impl::Run(const Call& call) noexcept {
   return params_.sequential ? RunSequential(call) : RunParallel(call);
 }
 
-/// All heads' queries, keys, values and results, in the layer's buffers.
+/// Returns all heads' queries, keys, values and results in the layer's buffers.
 AttentionTensors MultiHeadAttention::Impl::TensorsOf(const Call& call) const noexcept {
   const AttentionParams& a = params_.attention;
   AttentionTensors tensors;
@@ -155,7 +155,7 @@ Status MultiHeadAttention::Impl::RunParallel(const Call& call) noexcept {
   return {};
 }
 
-/// All of the layer but its inputs.
+/// Returns the layer's weights and buffers as a block, without inputs.
 AttentionBlock MultiHeadAttention::Impl::Block() noexcept {
   AttentionBlock block;
   block.output = &output_weights_.weight;
@@ -195,7 +195,7 @@ void MultiHeadAttention::Impl::SetAngles(Worker& worker, const Call& call) noexc
   });
 }
 
-/// Rotates `count` heads beside each other in each row of `heads`.
+/// Rotates `count` neighbouring heads in each row of `heads`.
 void MultiHeadAttention::Impl::RotateRows(Worker& worker, const Call& call, std::int64_t count,
                                           float* heads) noexcept {
   if (!rope_) return;
@@ -224,7 +224,7 @@ void MultiHeadAttention::Impl::ProjectOutput(Worker& worker, const Call& call,
                   wanted.terms + h * call.q_len * params_.d_model);
 }
 
-/// The columns of W_o that head `head` meets, as whole blocks of its type.
+/// Returns the columns of W_o that head `head` is multiplied with, as whole blocks of its type.
 std::int64_t MultiHeadAttention::Impl::PaddedColumns(std::int64_t head,
                                                      std::int64_t* first) const noexcept {
   const std::int64_t Dv = params_.attention.head_dim_v;
@@ -233,7 +233,7 @@ std::int64_t MultiHeadAttention::Impl::PaddedColumns(std::int64_t head,
   return RoundUp((head + 1) * Dv, block) - *first;
 }
 
-/// term [q_len, d_model] = W_h head, of one head's `rows`.
+/// Computes term [q_len, d_model] = W_h head of one head's `rows`.
 void MultiHeadAttention::Impl::ProjectTerm(Worker& worker, const Call& call, std::int64_t head,
                                            const Rows& rows, float* term) noexcept {
   const std::int64_t Dv = params_.attention.head_dim_v;
@@ -241,7 +241,7 @@ void MultiHeadAttention::Impl::ProjectTerm(Worker& worker, const Call& call, std
   const std::int64_t columns = PaddedColumns(head, &first);
   const WeightView slice = WeightColumns(output_weights_.weight, first, columns);
   Rows input = rows;
-  if (columns != Dv) {  // the neighbours' columns in the head's blocks meet zeros
+  if (columns != Dv) {  // zeros meet the columns of other heads in the head's blocks
     worker.ForEach(rows.count, [&](std::int64_t t) {
       float* padded = padded_.data() + t * columns;
       std::fill_n(padded, columns, 0.0F);
@@ -254,7 +254,7 @@ void MultiHeadAttention::Impl::ProjectTerm(Worker& worker, const Call& call, std
 }
 
 Status MultiHeadAttention::Impl::RunSequential(const Call& call) noexcept {
-  // What is wrong for one head is wrong for each: nothing is written before it is known.
+  // An error for one head is an error for each: it is found before anything is written.
   const AttentionTensors tensors = TensorsOfHead(call, 0);
   if (Status status = plans_.front().impl().Prepare(tensors, call.function); !status.ok())
     return status;
@@ -265,7 +265,8 @@ Status MultiHeadAttention::Impl::RunSequential(const Call& call) noexcept {
   return {};
 }
 
-/// One head's; keys and values as the cache rounds them come from buffers of their own.
+/// Returns the tensors of one head; keys and values rounded as by the cache have buffers of their
+/// own.
 AttentionTensors MultiHeadAttention::Impl::TensorsOfHead(const Call& call,
                                                          std::int64_t head) const noexcept {
   const AttentionParams& a = params_.attention;
@@ -304,7 +305,7 @@ void MultiHeadAttention::Impl::ProjectKeysByHead(Worker& worker, const Call& cal
                              key_weights_.weight.rows, value_weights_.weight.rows);
 }
 
-/// From x to the head's term, which is added to out.
+/// Computes one head from x to its term, which is added to out.
 Status MultiHeadAttention::Impl::RunHead(const Call& call, std::int64_t head) noexcept {
   const AttentionParams& attention = params_.attention;
   const HeadOutputs& wanted = call.options.head_outputs;
@@ -334,7 +335,7 @@ void MultiHeadAttention::Impl::ProjectQueryHead(Worker& worker, const Call& call
   RotateRows(worker, call, 1, query_.data());
 }
 
-/// The keys and values that `head` reads, unless the head before it read them too.
+/// Reads the keys and values of `head`, unless the previous head has read the same ones.
 void MultiHeadAttention::Impl::ReadKvHead(Worker& worker, const Call& call,
                                           std::int64_t head) noexcept {
   const AttentionParams& a = params_.attention;

@@ -5,7 +5,7 @@
 namespace manyhead {
 namespace {
 
-/// In double, so that the order of the sum hardly matters.
+/// Returns the mean, summed in double, so that the order of the sum hardly matters.
 float Mean(const float* x, std::int64_t n) noexcept {
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += double{x[i]};

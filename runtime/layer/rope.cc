@@ -16,9 +16,9 @@ namespace manyhead {
 
 namespace {
 
-constexpr std::int64_t kMaxHeadDim = 1024;  // as of the attention kernels
+constexpr std::int64_t kMaxHeadDim = 1024;  // limit of the attention kernels
 constexpr std::int64_t kMaxPairs = kMaxHeadDim / 2;
-constexpr std::int64_t kMaxLength = std::int64_t{1} << 31;  // of a sequence, as elsewhere
+constexpr std::int64_t kMaxLength = std::int64_t{1} << 31;  // limit of the length of a sequence
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 constexpr const char* kScalingNames[] = {"none", "linear", "ntk", "yarn", "llama3", "factors"};
@@ -115,15 +115,16 @@ Status CheckConfig(const RopeConfig& config, std::int64_t head_dim) {
                          "; expected a RopeScaling");
 }
 
-/// The (fractional) pair that makes `turns` full turns over the trained context.
+/// Returns the (fractional) pair that makes `turns` full turns over the trained context.
 double PairWithTurns(const RopeConfig& config, double turns) {
   const double context = static_cast<double>(config.original_context);
   return static_cast<double>(config.rotary_dim) *
          std::log(context / (turns * 2 * std::numbers::pi)) / (2 * std::log(config.base));
 }
 
-/// Pairs that turn often keep their frequency, those that turn less than once are stretched, a
-/// linear ramp over the pairs lies between. Source arXiv:2309.00071, section 3.2.
+/// Keeps the frequency of pairs that turn often, divides that of pairs that turn less than once,
+/// and interpolates linearly over the pairs between.
+/// Source   arXiv:2309.00071, section 3.2.
 void StretchByYarn(const RopeConfig& config, std::vector<double>& frequencies) {
   const double last = static_cast<double>(config.rotary_dim - 1);
   const double low = std::max(0.0, std::floor(PairWithTurns(config, config.beta_fast)));
@@ -135,7 +136,7 @@ void StretchByYarn(const RopeConfig& config, std::vector<double>& frequencies) {
   }
 }
 
-/// As YaRN, but the ramp is linear in the number of turns.
+/// Does the same as YaRN, except that it interpolates linearly over the number of turns.
 void StretchByLlama3(const RopeConfig& config, std::vector<double>& frequencies) {
   const double context = static_cast<double>(config.original_context);
   const double low = config.low_freq_factor, width = config.high_freq_factor - low;
@@ -146,7 +147,8 @@ void StretchByLlama3(const RopeConfig& config, std::vector<double>& frequencies)
   }
 }
 
-/// The base that leaves the fastest pair as it is and divides the slowest's frequency by `factor`.
+/// Returns the base that leaves the fastest pair unchanged and divides the slowest's frequency by
+/// `factor`.
 double NtkBase(const RopeConfig& config) {
   const double d = static_cast<double>(config.rotary_dim);
   return d > 2 ? config.base * std::pow(config.factor, d / (d - 2)) : config.base;
@@ -187,7 +189,7 @@ void RotateToken(Isa isa, bool interleaved, std::int64_t pairs, const float* cos
   for (std::int64_t h = 0; h < heads; ++h) rotate(x + h * head_stride, cosine, sine, pairs);
 }
 
-/// Where the heads lie once the defaults are filled in.
+/// Returns the heads with the defaults of the strides filled in.
 RopeHeads Resolve(RopeHeads x, std::int64_t head_dim) noexcept {
   if (x.head_stride == 0) x.head_stride = head_dim;
   if (x.token_stride == 0) x.token_stride = x.heads * x.head_stride;

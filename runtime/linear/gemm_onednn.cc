@@ -10,7 +10,7 @@
 namespace manyhead {
 namespace {
 
-/// Makes oneDNN stay on this thread: outside of a region it would open one of its own.
+/// Keeps oneDNN on this thread: outside of a parallel region it would open one of its own.
 class OneThread {
  public:
   OneThread() noexcept : saved_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -22,9 +22,9 @@ class OneThread {
   int saved_;
 };
 
-/// Holds back the signals of other processes and timers while oneDNN computes: the code it
+/// Blocks the signals of other processes and timers while oneDNN computes: the code that it
 /// generates for AVX-512 points the stack register into its buffers, where a handler's frame would
-/// overwrite the heap. Faults of this thread itself stay as they are.
+/// overwrite the heap. Faults of this thread itself are not blocked.
 class BlockSignals {
  public:
   BlockSignals() noexcept {
@@ -59,11 +59,11 @@ void RunGemm(const GemmTask& task) noexcept {
 }
 
 void ConfigureGemm() {
-  // Tried again by the next caller where there was no memory.
+  // Where memory ran out, the next caller tries again.
   [[maybe_unused]] static const bool configured = [] {
     const Result<Isa> isa = SelectIsa();
     if (!isa.ok() || *isa >= Isa::kAvx512) return true;
-    // Refused when the program has used oneDNN before; its choice then stands.
+    // oneDNN refuses this when the program has used it before; the program's choice then remains.
     static_cast<void>(
         dnnl_set_max_cpu_isa(*isa == Isa::kAvx2 ? dnnl_cpu_isa_avx2 : dnnl_cpu_isa_sse41));
     return true;

@@ -15,7 +15,8 @@ using linear::StrideBytes;
 
 enum class Path : std::uint8_t { kMatvecExact, kMatvecInt8, kPacked, kPanels, kTiles };
 
-/// Whether a weight of `type` keeps its accuracy in bf16, give or take the rounding of its blocks.
+/// Returns true where bf16 keeps the accuracy of a weight of `type`, apart from the rounding of its
+/// blocks.
 bool IsLowBit(WeightType type) noexcept {
   return type != WeightType::kF32 && type != WeightType::kF16;
 }
@@ -55,7 +56,7 @@ struct RowRun {
   std::int64_t count = 0;
 };
 
-/// The products of some rows that all take `path`, but for the beginnings among them.
+/// Computes the products of some rows that all use `path`, except first tokens of sequences.
 void RunRows(Path path, const RowRun& run, std::span<const std::int64_t> beginnings, Worker& worker,
              const LinearWorkspace::Impl& impl, const linear::Activations& in,
              std::span<const LinearOutput> outputs) noexcept {
@@ -63,7 +64,7 @@ void RunRows(Path path, const RowRun& run, std::span<const std::int64_t> beginni
   const auto high = std::lower_bound(low, beginnings.end(), run.begin + run.count);
   const bool exact_ones = IsInt8(path) && low != high;
   if (!exact_ones || high - low < run.count) {
-    // What int8 rounds is held for some rows at a time.
+    // The buffers of rounded rows hold a limited number of rows.
     const std::int64_t most = IsInt8(path) ? impl.shared.quantized_rows : run.count;
     for (std::int64_t done = 0; done < run.count; done += most)
       RunPath(path, worker, impl, in.Rows(run.begin + done, std::min(most, run.count - done)),
@@ -87,11 +88,11 @@ void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::
   const auto path_of = [&](const LinearOutput& output, RowRole role) {
     return PathOf(*output.weight, impl.limits.isa, impl.limits.math, role);
   };
-  // Of a role that no row has, nothing is asked.
+  // A role without rows must not choose a product.
   const RowRole some_decode = rows.decode > 0 ? RowRole::kDecode : RowRole::kPrefill;
   const RowRole some_prefill = rows.prefill > 0 ? RowRole::kPrefill : RowRole::kDecode;
   const bool one_role = some_decode == some_prefill;
-  // Outputs that share x may have weights of different types, which go different ways.
+  // Outputs that share x may have weights of different types, which use different products.
   const LinearOutput* next = outputs.data();
   const LinearOutput* const end = next + outputs.size();
   while (next != end) {

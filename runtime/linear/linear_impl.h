@@ -13,11 +13,11 @@
 #include "runtime/platform/dispatch.h"
 #include "runtime/platform/math.h"
 
-/// What the three ways to a product share: the workspace, and how work is cut.
+/// Declares what the kinds of products share: the workspace, and the division of work.
 
 namespace manyhead::linear {
 
-// A widened panel fits the second-level cache.
+// A widened panel fits into the second-level cache.
 inline constexpr std::int64_t kPanelRows = 96, kPanelCols = 1536;
 /// Weight rows and columns that are narrowed to bf16 at a time; with their sums they stay in L2.
 inline constexpr std::int64_t kTilePanelRows = 128, kTilePanelCols = 512;
@@ -36,18 +36,19 @@ inline std::int64_t StrideBytes(const WeightView& weight) noexcept {
   return WeightRowBytes(weight) * (weight.packed ? kernels::kPackedRows : 1);
 }
 
-inline constexpr std::int64_t kMaxBlockBytes = 256;  ///< of any type's block
-/// At least the bytes of `cols` columns of a row of any type that can be packed.
+inline constexpr std::int64_t kMaxBlockBytes = 256;  ///< upper bound for the block of any type
+/// Returns an upper bound for the bytes of `cols` columns of a row of any type that can be packed.
 constexpr std::int64_t MostPackableBytes(std::int64_t cols) noexcept {
   return RoundUp(cols, 32) / 32 * 34;  // Q8_0
 }
 
-/// Whether products of prompts' rows may go through tiles of bf16.
+/// Returns true where the products of prompts may use tiles of bf16.
 inline bool HasTiles(const LinearLimits& limits) noexcept {
   return limits.math == MathMode::kFast && KernelsFor(limits.isa).tiles != nullptr;
 }
 
-/// Hands out aligned pieces of a block of memory; with a null base it only counts.
+/// Divides a block of memory into aligned arrays by advancing an offset; with a null base it only
+/// counts.
 class BumpAllocator {
  public:
   explicit BumpAllocator(std::byte* base) noexcept : base_(base) {}
@@ -65,11 +66,11 @@ class BumpAllocator {
   std::int64_t used_ = 0;
 };
 
-/// One thread's own buffers.
+/// The buffers of one thread.
 struct ThreadBuffers {
   kernels::QuantizedRows xq_32 = {};                     ///< [kMatvecRows, max_cols]
-  kernels::QuantizedRows xq_256 = {};                    ///< likewise
-  kernels::QuantizedRows tiles_32 = {}, tiles_256 = {};  ///< likewise, interleaved
+  kernels::QuantizedRows xq_256 = {};                    ///< [kMatvecRows, max_cols]
+  kernels::QuantizedRows tiles_32 = {}, tiles_256 = {};  ///< [kMatvecRows, max_cols], interleaved
   std::byte* rows = nullptr;                             ///< a group of a packed weight, unpacked
   float* panel = nullptr;                                ///< [kPanelRows, kPanelCols]
   float* tail_y = nullptr;                               ///< [kGemmRows, kPanelRows]
@@ -80,11 +81,11 @@ struct ThreadBuffers {
   ThreadBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept;
 };
 
-/// Rows that are rounded to int8 at a time where only decode takes int8: so many share one pass
-/// over the weights.
+/// Largest number of rows that are rounded to int8 at a time where only decode uses int8: they
+/// share one pass over the weights.
 inline constexpr std::int64_t kDecodeRows = 64;
 
-/// The threads' common buffers.
+/// The buffers that all threads share.
 struct SharedBuffers {
   float* tail_x = nullptr;          ///< [kGemmRows, max_cols] rows left over from blocks
   std::uint16_t* tile_x = nullptr;  ///< activations as tiles
@@ -95,7 +96,7 @@ struct SharedBuffers {
   SharedBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept;
 };
 
-/// Activations shared by all products of a call: some rows of its x.
+/// The activations that all products of a call share: some rows of its x.
 struct Activations {
   const float* x = nullptr;
   std::int64_t stride = 0;
@@ -107,7 +108,7 @@ struct Activations {
   Activations Rows(std::int64_t begin, std::int64_t count) const noexcept {
     return {x, stride, first + begin, count, cols};
   }
-  /// Where the products of row m with the weight's row `r` on go.
+  /// Returns where the products of row m with the weight's rows from `r` on are written.
   float* Out(const LinearOutput& output, std::int64_t m, std::int64_t r) const noexcept {
     return output.y + (first + m) * output.y_stride + r;
   }
@@ -120,8 +121,8 @@ struct RowRange {
   std::int64_t count = 0;
 };
 
-/// All outputs' rows cut into items: item i of them, or with i at least their number an empty
-/// range. `rows_of(weight)` is the most rows of one item.
+/// Returns item i of all outputs' rows, or an empty range where i is at least the number of items.
+/// `rows_of(weight)` is the largest number of rows of one item.
 template <class RowsOf>
 RowRange FindItem(std::span<const LinearOutput> outputs, std::int64_t i, RowsOf rows_of) noexcept {
   for (const LinearOutput& output : outputs) {
@@ -143,16 +144,17 @@ std::int64_t CountItems(std::span<const LinearOutput> outputs, RowsOf rows_of) n
   return items;
 }
 
-/// Whether the fast product of any output's weight wants its activations in such blocks.
+/// Returns true where the fast product of any output's weight needs activations in such blocks.
 bool WantedByAny(Isa isa, std::span<const LinearOutput> outputs,
                  kernels::ActivationBlock block) noexcept;
 
-/// Rounds all rows of `in` as `outputs` want them, to rows `to` on.
+/// Rounds all rows of `in` to the blocks that `outputs` need, and writes them to the rows from `to`
+/// on.
 void Quantize(Isa isa, const Activations& in, std::span<const LinearOutput> outputs,
               const kernels::QuantizedRows& xq_32, const kernels::QuantizedRows& xq_256,
               std::int64_t to = 0) noexcept;
 
-/// The rows of `x` from row m on.
+/// Returns the rows of `x` from row m on.
 inline kernels::QuantizedRows QuantizedRowsFrom(const kernels::QuantizedRows& x,
                                                 std::int64_t m) noexcept {
   const auto at = [&](auto* p, std::int64_t per) {
@@ -162,19 +164,19 @@ inline kernels::QuantizedRows QuantizedRowsFrom(const kernels::QuantizedRows& x,
           at(x.sums, 32), at(x.pair_sums, 16), at(x.wide_sums, 32),   x.stride};
 }
 
-/// Whole rows of a weight as files store them: in place, or unpacked.
+/// Whole rows of a weight in the layout of files: in place, or unpacked.
 struct StoredRows {
   const std::byte* data = nullptr;
   std::int64_t stride_bytes = 0;
 };
 
-/// Columns [first, first + cols) of rows [row, row + count) of `weight`; rows of a packed one are
-/// of one group and go to `buffer` [count, MostPackableBytes(cols)].
+/// Returns columns [first, first + cols) of rows [row, row + count) of `weight`; rows of a packed
+/// one must belong to one group and are written to `buffer` [count, MostPackableBytes(cols)].
 StoredRows RowsAsStored(const WeightView& weight, std::int64_t row, std::int64_t count,
                         std::int64_t first, std::int64_t cols, std::byte* buffer) noexcept;
 
-/// Calls fn(rows, r, n) for pieces of rows [row, row + count) of `weight` as files store them: row
-/// `row` + r is the first of n.
+/// Calls fn(rows, r, n) for parts of rows [row, row + count) of `weight` in the layout of files:
+/// row `row` + r is the first of n.
 template <class Fn>
 void ForStoredRows(const WeightView& weight, std::int64_t row, std::int64_t count,
                    std::int64_t first, std::int64_t cols, std::byte* buffer, Fn&& fn) noexcept {
@@ -188,20 +190,20 @@ void ForStoredRows(const WeightView& weight, std::int64_t row, std::int64_t coun
 /// Multiplies packed weights in int8; at most shared.quantized_rows rows.
 void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                std::span<const LinearOutput> outputs) noexcept;
-/// The fewest rows of packed products that gain from tiles of int8: unpacking a block for them
-/// takes as long as to multiply it with some 16 rows.
+/// The least number of rows of packed products that gain from tiles of int8: unpacking a block for
+/// them takes as long as multiplying it with about 16 rows.
 inline constexpr std::int64_t kFewestTileInt8Rows = 16;
-/// Does what RunPacked does, with the same bits, in tiles of int8.
+/// Does the same as RunPacked, with the same bits, in tiles of int8.
 void RunPackedTiles(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                     std::span<const LinearOutput> outputs) noexcept;
 /// Multiplies weights as they are stored in int8; at most shared.quantized_rows rows.
 void RunMatvecInt8(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                    std::span<const LinearOutput> outputs) noexcept;
-/// Multiplies in f32; `rows` of `in`, ascending, or all of them if there are none.
+/// Multiplies in f32; `rows` of `in`, ascending, or all of them if `rows` is empty.
 void RunMatvecExact(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                     std::span<const std::int64_t> rows,
                     std::span<const LinearOutput> outputs) noexcept;
-/// Multiplies by oneDNN in f32.
+/// Multiplies in f32 by oneDNN.
 void RunPanels(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                std::span<const LinearOutput> outputs) noexcept;
 /// Multiplies in tiles of bf16; only where HasTiles.

@@ -11,7 +11,8 @@ using kernels::LinearKernels;
 using kernels::LinearTypeKernels;
 using kernels::MatvecTask;
 
-// Weights one item of the matvec reads: long enough to stream, short enough to share out evenly.
+// Bytes of weights that one item of the matvec reads: enough to stream, few enough to balance
+// threads.
 constexpr std::int64_t kItemBytes = 32 * 1024;
 
 }  // namespace
@@ -45,8 +46,8 @@ StoredRows RowsAsStored(const WeightView& weight, std::int64_t row, std::int64_t
 
 namespace {
 
-/// Calls run(kernels, task) for each range of weight rows that a thread takes; what is left to set
-/// in the task are activations, and y of them: see At.
+/// Calls run(kernels, task) for each range of weight rows that a thread handles; `run` still has to
+/// set the activations and their y in the task: see At.
 template <class Run>
 void ForEachItem(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
                  std::span<const LinearOutput> outputs, Run&& run) noexcept {
@@ -76,8 +77,8 @@ void ForEachItem(Worker& worker, const LinearWorkspace::Impl& impl, const Activa
   });
 }
 
-/// Calls fn(m, count) for each of the groups of neighbours that a kernel multiplies at once: of
-/// `rows`, or of all M if there are none.
+/// Calls fn(m, count) for each group of neighbouring rows that a kernel multiplies at once: groups
+/// of `rows`, or of all M rows if `rows` is empty.
 template <class Fn>
 void ForEachGroup(std::int64_t M, std::span<const std::int64_t> rows, Fn&& fn) noexcept {
   if (rows.empty()) {
@@ -113,7 +114,7 @@ void RunMatvecInt8(Worker& worker, const LinearWorkspace::Impl& impl, const Acti
   const bool few = in.M <= kMatvecRows;
   const kernels::QuantizedRows& xq_32 = few ? own.xq_32 : impl.shared.xq_32;
   const kernels::QuantizedRows& xq_256 = few ? own.xq_256 : impl.shared.xq_256;
-  // Each thread rounds a few rows for itself: that takes less time than to wait for the others.
+  // Each thread rounds few rows for itself, which takes less time than waiting for other threads.
   if (few)
     Quantize(impl.limits.isa, in, outputs, xq_32, xq_256);
   else

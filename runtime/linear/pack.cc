@@ -21,7 +21,7 @@ enum class FieldKind : std::uint8_t {
   kFifths,  ///< a bit for each of 32 columns
 };
 
-/// A piece of a type's block.
+/// A part of a type's block.
 struct Field {
   int offset;
   int bytes;
@@ -74,7 +74,7 @@ std::uint32_t LoadWord(const std::byte* p) noexcept {
 
 void StoreWord(std::byte* p, std::uint32_t word) noexcept { std::memcpy(p, &word, sizeof word); }
 
-/// Bits 0, 4, .. 28 of `word` side by side, and back.
+/// Gathers bits 0, 4, .. 28 of `word` side by side; the inverse follows.
 std::uint32_t GatherFourths(std::uint32_t word) noexcept {
   word &= 0x11111111;
   word = (word | word >> 3) & 0x03030303;
@@ -88,7 +88,7 @@ std::uint32_t SpreadFourths(std::uint32_t byte) noexcept {
   return (byte | byte << 3) & 0x11111111;
 }
 
-/// Bit 4 i + k -> bit i of byte k, and back.
+/// Moves bit 4 i + k to bit i of byte k; the inverse follows.
 inline std::uint32_t PackFifths(std::uint32_t word) noexcept {
   std::uint32_t packed = 0;
   for (int k = 0; k < 4; ++k) packed |= GatherFourths(word >> k) << (8 * k);
@@ -101,7 +101,7 @@ inline std::uint32_t UnpackFifths(std::uint32_t packed) noexcept {
   return word;
 }
 
-/// Where pieces lie: that of row r and index i at data + r * row + i * next.
+/// The positions of pieces: the piece of row r and index i lies at data + r * row + i * next.
 template <class Byte>
 struct Grid {
   Byte* data;
@@ -109,7 +109,7 @@ struct Grid {
   Byte* At(std::int64_t r, std::int64_t i) const noexcept { return data + r * row + i * next; }
 };
 
-/// Four words at each of four places `from_step` apart, as columns of those at `to`.
+/// Transposes four words at each of four places `from_step` apart into columns at `to`.
 void TransposeFour(const std::byte* from, std::int64_t from_step, std::byte* to,
                    std::int64_t to_step) noexcept {
   __m128i in[4];
@@ -123,8 +123,8 @@ void TransposeFour(const std::byte* from, std::int64_t from_step, std::byte* to,
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i * to_step), out[i]);
 }
 
-/// Moves words between the two orders, of which one has a row's words side by side and the other
-/// the rows' words.
+/// Moves words between the two orders: in one the words of a row are neighbours, in the other the
+/// words of all rows.
 void MoveWords(const Grid<const std::byte>& from, const Grid<std::byte>& to, std::int64_t rows,
                std::int64_t words) noexcept {
   const std::int64_t from_step = from.next == 4 ? from.row : from.next;
@@ -139,7 +139,7 @@ void MoveWords(const Grid<const std::byte>& from, const Grid<std::byte>& to, std
 }
 
 /// Moves one block of rows [first, first + rows) of a group. The packed side is the group's block,
-/// the other the block of the first row, with `stored_row` bytes to the next.
+/// the other side the block of the first row, with `stored_row` bytes to the next row.
 template <bool kPack>
 void MoveBlock(WeightType type, const std::byte* from, std::byte* to, std::int64_t stored_row,
                std::int64_t first, std::int64_t rows) noexcept {
@@ -159,7 +159,7 @@ void MoveBlock(WeightType type, const std::byte* from, std::byte* to, std::int64
     if (field.kind == FieldKind::kFifths) {
       std::uint32_t words[kPackedRows] = {};
       for (std::int64_t r = 0; r < rows; ++r) words[r] = LoadWord(in.At(r, 0));
-      // All of them, so that the compiler makes vectors of it.
+      // The loop covers all words, so that the compiler can vectorise it.
       for (std::uint32_t& word : words) word = (kPack ? PackFifths : UnpackFifths)(word);
       for (std::int64_t r = 0; r < rows; ++r) StoreWord(out.At(r, 0), words[r]);
       continue;

@@ -11,17 +11,18 @@ using kernels::kPackedRows;
 using kernels::PackedTask;
 using kernels::QuantizedRows;
 
-// Weights of one item: few rows of activations pass once over them as they stream in, many pass
-// over them again and again, so that they should stay in the second-level cache.
+// Bytes of weights of one item: with few activation rows they are read once, as a stream; with many
+// rows they are read again and again, and should stay in the second-level cache.
 constexpr std::int64_t kStreamedItemBytes = 32 * 1024, kCachedItemBytes = 128 * 1024;
 
-/// Activation rows that are multiplied at once: as many as the kernels take and there are.
+/// Returns the number of activation rows that are multiplied at once: at most what the kernels
+/// support.
 std::int64_t RowsAtOnce(Isa isa, std::int64_t left) noexcept {
   const std::int64_t most = KernelsFor(isa).packed->most_activations;
   return left >= most ? most : left >= 4 ? 4 : 1;
 }
 
-/// Words of `count` rows, `stride` apart, in turn.
+/// Interleaves the words of `count` rows, which are `stride` apart.
 void InterleaveWords(const void* from, std::int64_t stride, std::int64_t count, std::int64_t words,
                      void* to) noexcept {
   const auto* in = static_cast<const std::uint32_t*>(from);
@@ -30,7 +31,8 @@ void InterleaveWords(const void* from, std::int64_t stride, std::int64_t count, 
     for (std::int64_t w = 0; w < words; ++w) out[w * count + m] = in[m * stride + w];
 }
 
-/// Rows [0, count) of `rows` as one tile of activations for PackedTask, at row m of `tiles`.
+/// Interleaves rows [0, count) of `rows` to one tile of activations for PackedTask, at row m of
+/// `tiles`.
 void Interleave(ActivationBlock block, const QuantizedRows& rows, std::int64_t count,
                 std::int64_t cols, const QuantizedRows& tiles, std::int64_t m) noexcept {
   const QuantizedRows to = QuantizedRowsFrom(tiles, m);
@@ -48,7 +50,7 @@ void Interleave(ActivationBlock block, const QuantizedRows& rows, std::int64_t c
 }
 
 /// Rounds and interleaves the tile of `count` rows at row m of `in`, for every kind of block that
-/// an output wants.
+/// an output needs.
 void RoundTile(Isa isa, const Activations& in, std::span<const LinearOutput> outputs,
                std::int64_t m, std::int64_t count, const ThreadBuffers& buffers,
                const QuantizedRows& tiles_32, const QuantizedRows& tiles_256) noexcept {
@@ -76,7 +78,7 @@ void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
     return RunPackedTiles(worker, impl, in, outputs);
   const bool few = in.M <= kMatvecRows;
   const ThreadBuffers buffers = impl.Buffers(worker.index());
-  // One row is a tile as it is.
+  // A single row is a tile without interleaving.
   const QuantizedRows& tiles_32 = in.M == 1 ? buffers.xq_32
                                   : few     ? buffers.tiles_32
                                             : impl.shared.xq_32;
@@ -86,7 +88,7 @@ void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
   const auto round = [&](std::int64_t m, std::int64_t count) {
     RoundTile(isa, in, outputs, m, count, buffers, tiles_32, tiles_256);
   };
-  // Each thread rounds a few rows for itself: that takes less time than to wait for the others.
+  // Each thread rounds few rows for itself, which takes less time than waiting for other threads.
   if (in.M == 1) {
     Quantize(isa, in, outputs, buffers.xq_32, buffers.xq_256);
   } else if (few) {

@@ -5,7 +5,7 @@
 namespace manyhead::linear {
 namespace {
 
-/// Columns [c0, c0 + count) of a range of weight rows as f32.
+/// Columns [c0, c0 + count) of a range of weight rows, as f32.
 struct Panel {
   const float* data = nullptr;
   std::int64_t stride = 0;
@@ -31,8 +31,8 @@ Panel WidenPanel(Isa isa, const RowRange& range, std::int64_t c0, std::int64_t c
   return panel;
 }
 
-/// One panel of weight rows times all activation rows. Whole blocks of kGemmRows rows are read and
-/// written in place; the rest goes through padded buffers.
+/// Multiplies one panel of weight rows with all activation rows. Whole blocks of kGemmRows rows are
+/// read and written in place; the remaining rows go through padded buffers.
 void RunPanel(const LinearWorkspace::Impl& impl, const Activations& in, const RowRange& range,
               const ThreadBuffers& buffers) noexcept {
   const std::int64_t tail = in.M % kGemmRows, direct = in.M - tail;

@@ -9,7 +9,8 @@ using kernels::kStripRows;
 using kernels::kTileCols;
 using kernels::kTileRows;
 
-/// Columns [c0, c0 + count) of a range of weight rows as bf16, padded with zeros to whole tiles.
+/// Converts columns [c0, c0 + count) of a range of weight rows to bf16, padded with zeros to whole
+/// tiles.
 void NarrowPanel(Isa isa, const RowRange& range, std::int64_t c0, std::int64_t count,
                  const ThreadBuffers& buffers) noexcept {
   const WeightView& weight = *range.output->weight;
@@ -25,13 +26,14 @@ void NarrowPanel(Isa isa, const RowRange& range, std::int64_t c0, std::int64_t c
                     KernelsFor(isa).tiles->narrow(row, padded, out + (r + k) * padded);
                   }
                 });
-  // Rows of a strip that do not exist: their sums are not looked at, but NaN would be slow.
+  // The rows of a strip that do not exist are cleared: their sums are not used, but NaN would be
+  // slow.
   std::fill(out + range.count * padded, out + RoundUp(range.count, kStripRows) * padded,
             std::uint16_t{0});
 }
 
-/// Rows of an item: as many as share the activations well, but so few that every thread gets some.
-/// Which, does not show in the results.
+/// Returns the weight rows of an item: enough to share the activations well, but so few that every
+/// thread gets some. The number does not change results.
 std::int64_t PanelRows(std::span<const LinearOutput> outputs, int threads) noexcept {
   constexpr std::int64_t kItemsPerThread = 4;
   std::int64_t rows = 0;
@@ -52,7 +54,7 @@ void RunTilePanel(const LinearWorkspace::Impl& impl, const Activations& in, cons
     NarrowPanel(impl.limits.isa, range, c0, count, buffers);
     task.cols = RoundUp(count, kTileCols);
     task.accumulate = c0 > 0;
-    // Two blocks of activations stay in L1 while all strips of weights pass over them.
+    // Two blocks of activations stay in L1 while all strips of weights are multiplied with them.
     for (std::int64_t block = 0; block < blocks; block += 2) {
       task.blocks = std::min<std::int64_t>(2, blocks - block);
       task.activations = impl.shared.tile_x + block * task.block_stride + c0 * kTileRows;

@@ -35,7 +35,7 @@ namespace linear {
 
 namespace {
 
-/// Room for `rows` rounded rows of max_cols, in blocks of 32 and of 256.
+/// Allocates `rows` rounded rows of max_cols, in blocks of 32 and of 256.
 void AllocateQuantizedRows(const LinearLimits& limits, std::int64_t rows, BumpAllocator& allocator,
                            kernels::QuantizedRows& xq_32, kernels::QuantizedRows& xq_256) noexcept {
   const std::int64_t stride = RoundUp(limits.max_cols, 256), size = rows * stride;

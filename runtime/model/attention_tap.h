@@ -8,22 +8,22 @@
 
 namespace manyhead {
 
-/// What one layer's attention made of one sequence of a step, whose keys and values are still as
-/// attention read them.
+/// The attention of one layer to one sequence of a step. Its keys and values are still those that
+/// attention read.
 struct AttentionStep {
   std::int64_t layer = 0;
-  SequenceId sequence{};             ///< of the step's cache
-  std::int64_t position = 0;         ///< of the first row
+  SequenceId sequence{};             ///< sequence of the step's cache
+  std::int64_t position = 0;         ///< position of the first row
   std::int64_t rows = 0;             ///< T
-  const float* query = nullptr;      ///< [T, H, D] as attention got them
+  const float* query = nullptr;      ///< [T, H, D] queries as attention gets them
   const float* lse = nullptr;        ///< [T, H]
-  const float* attended = nullptr;   ///< [T, H, Dv] as the projection got them
-  const float* projected = nullptr;  ///< [T, d] before a norm, if the family has one
+  const float* attended = nullptr;   ///< [T, H, Dv] results as the output projection gets them
+  const float* projected = nullptr;  ///< [T, d] before a norm, if the model has one
   const AttentionPlan::Impl* plan = nullptr;
-  std::int64_t request = 0;    ///< of the plan
-  std::int64_t first_row = 0;  ///< of the sequence, among the rows of the step
+  std::int64_t request = 0;    ///< index of the request in the plan
+  std::int64_t first_row = 0;  ///< first row of the sequence among the rows of the step
 
-  /// The weights of KV head `kv_head` at row `row`; see AttentionPlan::Impl::WeightsOf.
+  /// Computes the weights of KV head `kv_head` at row `row`; see AttentionPlan::Impl::WeightsOf.
   SeenKeys WeightsOf(int thread, std::int64_t kv_head, std::int64_t row,
                      const AttentionRows& to) const noexcept {
     const AttentionParams& params = plan->params();
@@ -31,23 +31,24 @@ struct AttentionStep {
                            query - first_row * params.num_heads * params.head_dim,
                            lse - first_row * params.num_heads, to);
   }
-  /// Bytes of keys and values of KV head `kv_head` that the rows see.
+  /// Returns the bytes of keys and values of KV head `kv_head` that the rows see.
   std::int64_t BytesSeen(std::int64_t kv_head) const noexcept {
     return plan->BytesSeen(layer, request, kv_head);
   }
 };
 
-/// Looks at every layer's attention to one sequence from within the decoder's region.
+/// Observes every layer's attention to one sequence, inside the decoder's parallel region.
 class AttentionTap {
  public:
   virtual ~AttentionTap() = default;
 
-  /// Called by every thread once a layer's attention is projected. What step points to stays as it
-  /// is until all have returned from it, if one has to wait for others: an implementation that
-  /// reads after the first thread has left ends with a barrier.
+  /// Called by every thread after a layer's attention has been projected. The data that `step`
+  /// points to stays valid until all threads have returned, provided that one of them waits for
+  /// others: an implementation that still reads after the first thread has left must end with a
+  /// barrier.
   virtual void Observe(Worker& worker, const AttentionStep& step) noexcept = 0;
 
-  /// Where plans add nanoseconds, [threads][head_times_stride()]; null: nowhere.
+  /// Array [threads][head_times_stride()] to which plans add nanoseconds; null: no array.
   virtual std::int64_t* head_times() noexcept = 0;
   virtual std::int64_t head_times_stride() const noexcept = 0;
 };

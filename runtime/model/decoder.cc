@@ -73,7 +73,8 @@ void Decoder::RunLayers(Worker& worker, const Call& call) noexcept {
         call.batch.logits);
 }
 
-/// The norm that reads the residual stream after `layer`: the next layer's, or the model's last.
+/// Returns the norm that reads the residual stream after `layer`: the next layer's, or the model's
+/// last.
 const Norm& Decoder::NormAfter(std::size_t layer) const noexcept {
   return layer + 1 < layers_.size() ? layers_[layer + 1].attention_norm : final_norm_;
 }
@@ -87,7 +88,7 @@ void Decoder::EmbedRow(TokenId id, std::int64_t position, float* hidden, float* 
   kernels_->add(hidden, room, config.d_model);
 }
 
-/// The residual stream before the first layer of the part, its norm, and the rows' angles.
+/// Computes the residual stream before the first layer of the part, its norm, and the rows' angles.
 void Decoder::Embed(Worker& worker, const Call& call) noexcept {
   const std::int64_t d = model_->config.d_model;
   const Norm& norm = layers_[call.part.first].attention_norm;
@@ -112,9 +113,10 @@ void Decoder::SetAngles(std::int64_t row, std::int64_t position) noexcept {
   }
 }
 
-/// An embedding that only serves to look rows up would come into memory bit by bit, tens of KiB
-/// around each row, until it were all there: how much then depends on the text. Its pages stay in
-/// the system's file cache, so to map a row again takes about a microsecond.
+/// Releases the file's pages of an embedding that is only used for look-ups: otherwise they would
+/// become resident little by little, tens of KiB around each row, until the whole table is, and the
+/// memory would depend on the tokens. The pages stay in the system's file cache, so mapping a row
+/// again takes about a microsecond.
 void Decoder::ReleaseEmbeddingPages() const noexcept {
   if (model_->config.tied_embeddings) return;
   const WeightView& embedding = model_->weights.embedding;
@@ -134,7 +136,7 @@ void Decoder::ComputeHeads(Worker& worker, const Call& call, std::size_t index) 
   block.Attend(worker, layer);
 }
 
-/// From the normed residual stream to what is to be added to it.
+/// Computes the layer's attention, from the normed residual stream to the term that is added to it.
 void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexcept {
   if (call.part.attended != nullptr && index == call.part.first)
     CopyAttended(worker, call);
@@ -147,8 +149,8 @@ void Decoder::Attend(Worker& worker, const Call& call, std::size_t index) noexce
   if (tapped_) ShowAttention(worker, index);
 }
 
-/// hidden += post_norm(projected), and what feed-forward reads: in parallel layers the norm of the
-/// stream before, where there is none that of attention.
+/// Computes hidden += post_norm(projected), and the input of feed-forward: in parallel layers a
+/// norm of the earlier stream, or that of attention where the layer has no other.
 void Decoder::AddAttention(Worker& worker, const Layer& layer) noexcept {
   const std::int64_t d = model_->config.d_model;
   const bool parallel = model_->config.residual == ResidualKind::kParallel;
@@ -165,7 +167,7 @@ void Decoder::AddAttention(Worker& worker, const Layer& layer) noexcept {
   timer_.Mark(worker, StepPhase::kNorms);
 }
 
-/// hidden += post_norm(feed_forward(normed)); normed = next(hidden).
+/// Computes hidden += post_norm(feed_forward(normed)); normed = next(hidden).
 void Decoder::RunFeedForward(Worker& worker, const Layer& layer, const Norm& next) noexcept {
   const std::int64_t d = model_->config.d_model;
   const FeedForward& block = layer.feed_forward;
@@ -208,8 +210,8 @@ void Decoder::Logits(std::int64_t begin, std::int64_t count, float* logits) noex
   AddProduct(StepPhase::kHead, &model_->weights.head, count);
 }
 
-/// Logits [count, vocab] of the batch's rows row_at(0), row_at(1), ... Rows that are no neighbours
-/// are copied side by side, to what attention and feed-forward have given before.
+/// Computes the logits [count, vocab] of the batch's rows row_at(0), row_at(1), ... Rows that are
+/// not neighbours are first copied side by side, into a buffer that is free at this point.
 template <class RowAt>
 void Decoder::RunHead(Worker& worker, std::int64_t count, RowAt row_at, float* logits) noexcept {
   const ModelConfig& config = model_->config;

@@ -2,7 +2,7 @@
 
 #include "runtime/model/decoder.h"
 
-/// What the files of the decoder share.
+/// Declares what the files of the decoder share.
 
 namespace manyhead {
 

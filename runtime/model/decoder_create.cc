@@ -7,12 +7,12 @@
 #include "runtime/model/decoder_call.h"
 #include "runtime/platform/dispatch.h"
 
-/// How a decoder is made: its buffers, and the views of them that its layers run.
+/// Creates a decoder: its buffers, and the views of them that its layers run.
 
 namespace manyhead {
 namespace {
 
-/// The widest layer in each direction: buffers serve all of them.
+/// The largest widths of all layers; buffers must serve every layer.
 struct Widths {
   std::int64_t query = 0, key = 0, value = 0, attended = 0, gate = 0, ffn = 0, most_cols = 0;
 };
@@ -31,7 +31,7 @@ Widths WidthsOf(const ModelConfig& config) {
   return widths;
 }
 
-/// Elements of all activation buffers for one row.
+/// Returns the elements of all activation buffers for one row.
 std::int64_t RowElements(const ModelConfig& config, const Widths& widths) {
   return 3 * config.d_model + widths.query + widths.key + widths.value + widths.attended +
          widths.gate + widths.ffn;
@@ -45,7 +45,7 @@ LinearLimits LinearLimitsOf(const ModelConfig& config, const DecoderLimits& limi
           .math = limits.math};
 }
 
-/// The attention of every distinct layer shape, and which of them each layer has.
+/// The parameters of attention for every distinct layer shape, and the index of each layer's shape.
 struct DistinctPlans {
   std::vector<AttentionParams> params;
   std::vector<std::size_t> index;  // [layer]
@@ -67,13 +67,13 @@ DistinctPlans PlansOf(const ModelConfig& config, const DecoderLimits& limits) {
   return plans;
 }
 
-/// Rows of a projection, all heads' [first, first + count) times `head_dim`.
+/// The rows of a projection for heads [first, first + count), each with `head_dim` rows.
 struct HeadRun {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 
-/// The KV heads that somebody reads, as runs.
+/// Returns the KV heads that some query reads, as runs.
 std::vector<HeadRun> RunsRead(const std::vector<bool>& unread, std::int64_t num_kv_heads) {
   if (unread.empty()) return {{0, num_kv_heads}};
   std::vector<HeadRun> runs;
@@ -85,7 +85,7 @@ std::vector<HeadRun> RunsRead(const std::vector<bool>& unread, std::int64_t num_
   return runs;
 }
 
-/// Whether each run's rows, `rows` of them for each KV head, can be multiplied by themselves.
+/// Returns true where each run's rows, `rows` for each KV head, can be multiplied separately.
 bool CanCut(const WeightView& weight, const std::vector<HeadRun>& runs, std::int64_t rows) {
   return !weight.packed || std::all_of(runs.begin(), runs.end(), [&](const HeadRun& run) {
     return run.first * rows % kernels::kPackedRows == 0 &&
@@ -176,16 +176,16 @@ std::vector<KvLayerShape> Decoder::CacheLayers(const ModelConfig& config) {
   return layers;
 }
 
-/// A matrix whose rows are packed across heads is multiplied whole.
+/// A matrix whose rows are packed across heads is multiplied as a whole.
 Decoder::Inputs Decoder::InputsOf(std::size_t index, const std::vector<bool>& unread) {
   const ModelConfig& config = model_->config;
   const LayerWeights& w = model_->weights.layers[index];
   const std::int64_t K = config.layers[index].num_kv_heads;
   const std::vector<HeadRun> read = RunsRead(unread, K), all = {{0, K}};
   Inputs inputs;
-  inputs.weights.reserve(3 * read.size() + 3);  // products point into it
+  inputs.weights.reserve(3 * read.size() + 3);  // products hold pointers into it
   const auto add = [&](const WeightView& weight, const std::vector<float>& bias, float* y) {
-    const std::int64_t rows = weight.rows / K;  // of a KV head
+    const std::int64_t rows = weight.rows / K;  // rows of one KV head
     for (const HeadRun& run : CanCut(weight, read, rows) ? read : all) {
       const std::int64_t first = run.first * rows;
       inputs.weights.push_back(WeightRows(weight, first, run.count * rows));
@@ -203,7 +203,7 @@ Norm Decoder::NormOf(const NormWeights& weights) const noexcept {
   return {weights.kind, weights.scale.data(), weights.shift.data(), model_->config.norm_eps};
 }
 
-/// Buffers, weights, ropes and plans stay where they are when a decoder is moved.
+/// Buffers, weights, ropes and plans keep their addresses when a decoder is moved.
 Decoder::Layer Decoder::MakeLayer(std::size_t index) {
   const ModelConfig& config = model_->config;
   const LayerConfig& shape = config.layers[index];

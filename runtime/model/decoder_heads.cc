@@ -3,7 +3,7 @@
 #include "runtime/model/decoder.h"
 #include "runtime/model/decoder_call.h"
 
-/// Heads that are changed, left out, looked at, or known before.
+/// Implements heads that are edited, skipped, observed, or known before the step.
 
 namespace manyhead {
 
@@ -15,7 +15,7 @@ void Decoder::CopyAttended(Worker& worker, const Call& call) noexcept {
   });
 }
 
-/// Each row by the edits of its own sequence.
+/// Changes each row by the edits of its own sequence.
 void Decoder::EditHeads(Worker& worker, std::size_t layer) noexcept {
   const std::int64_t width = model_->weights.layers[layer].output.cols;
   worker.ForEach(rows_.count(), [&](std::int64_t row) {
@@ -27,7 +27,7 @@ void Decoder::EditHeads(Worker& worker, std::size_t layer) noexcept {
       if (!edit.mean.empty())
         std::copy(edit.mean.begin(), edit.mean.end(), head);
       else if (edit.scale == 0)
-        std::fill_n(head, edit.count, 0.0F);  // of NaN too
+        std::fill_n(head, edit.count, 0.0F);  // also replaces NaN
       else
         kernels_->scale(head, edit.scale, edit.count);
     }

@@ -23,8 +23,8 @@ void AddText(Checksum& sum, std::string_view text) {
   sum.Add(text);
 }
 
-/// Reading a model of gigabytes would take longer than what a snapshot saves; a fine-tuned one
-/// differs from its origin nearly everywhere.
+/// Adds a sample of the tensor: reading gigabytes would take longer than a snapshot saves, and a
+/// fine-tuned model differs from its origin nearly everywhere.
 void AddSample(Checksum& sum, const StoredTensor& tensor) {
   constexpr std::int64_t kSamples = 4, kSampleBytes = 64;
   for (std::int64_t i = 0; i < kSamples; ++i) {

@@ -14,7 +14,7 @@ namespace {
 
 std::string EmbeddingName() { return GgufName(TensorRole::kEmbedding, TensorPart::kMatrix); }
 
-/// Whether a token reads one row of the tensor instead of all of it.
+/// Returns true where a token reads only one row of the tensor.
 bool IsLookedUp(std::string_view name, const ModelConfig& config) {
   const std::optional<TensorPlace> place = FindGgufTensor(name);
   return place && IsLookedUp(*place->row, config);
@@ -41,7 +41,7 @@ Result<Model> Model::Load(const std::string& path, const ModelOptions& options) 
   if (!weights.ok()) return named(weights.status());
   Result<Tokenizer> tokenizer = LoadTokenizer(file->tokenizer());
   if (!tokenizer.ok()) return named(tokenizer.status());
-  // More embedding rows than tokens is padding; fewer would read past the table.
+  // More embedding rows than tokens are padding; fewer rows would be read beyond their end.
   if (tokenizer->vocab_size() > config->vocab_size)
     return named(Status(StatusCode::kIoError, "tokenizer.ggml.tokens has " +
                                                   std::to_string(tokenizer->vocab_size()) +

@@ -8,10 +8,11 @@
 namespace manyhead {
 namespace {
 
-/// Bytes of a matrix that are packed before the file's pages under them are dropped.
+/// Bytes of a matrix that are packed before the file's pages under them are released.
 constexpr std::int64_t kChunkBytes = std::int64_t{4} << 20;
 
-/// Every matrix that products read. The embedding, when it is not the head too, is only looked up.
+/// Returns every matrix that products read. An embedding that is not also the output matrix is only
+/// used for look-ups.
 std::vector<WeightView*> Matrices(ModelWeights& weights) {
   std::vector<WeightView*> matrices;
   for (LayerWeights& w : weights.layers)
@@ -68,7 +69,7 @@ Result<ReservedMemory> PackWeights(const Checkpoint& file, ModelWeights& weights
     matrix->packed = true;
     at += size;
   }
-  // Looked up in the same copy: the file's would come back into memory row by row.
+  // Look-ups use the same copy: the pages of the file would become resident again row by row.
   if (tied) weights.embedding = weights.head;
   return *std::move(memory);
 }

@@ -9,7 +9,7 @@
 namespace manyhead {
 namespace {
 
-/// -log softmax(logits)[target], in nats, summed in double.
+/// Returns -log softmax(logits)[target], in nats, summed in double.
 double NegativeLogLikelihood(std::span<const float> logits, TokenId target) {
   const double best = static_cast<double>(*std::max_element(logits.begin(), logits.end()));
   double sum = 0;

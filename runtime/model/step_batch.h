@@ -14,34 +14,35 @@
 namespace manyhead {
 
 /// Called with each layer's queries [rows, H, D] of a sequence, as attention gets them: rotated,
-/// the first at `position`. By one thread of the region, while the others work on.
+/// the first at `position`. One thread of the region calls it, while the others continue.
 using QueryTap = std::function<void(std::size_t layer, std::int64_t position, std::int64_t rows,
                                     const float* query)>;
 
 /// One sequence of a step.
 struct StepSequence {
-  SequenceId id{};            ///< of the cache, in which room is reserved for its rows
-  std::int64_t position = 0;  ///< of its first row: the cache's length less its rows
+  SequenceId id{};            ///< sequence of the cache, in which its rows are reserved
+  std::int64_t position = 0;  ///< position of its first row: the cache's length minus its rows
   RowRole role = RowRole::kPrefill;
   const std::vector<HeadEdits>* edits = nullptr;  ///< [layer] changes to its heads; null: none
-  AttentionTap* attention_tap = nullptr;          ///< looks at its attention; null: none
-  const QueryTap* query_tap = nullptr;            ///< likewise
+  AttentionTap* attention_tap = nullptr;          ///< observes its attention; null: none
+  const QueryTap* query_tap = nullptr;            ///< receives its queries; null: none
 };
 
-/// All that the layer loop sees of a step: the next tokens of some sequences, in any order and in
-/// either role. Rows are counted as the ids stand here. A row's results do not depend on the
-/// others.
+/// The input of the layer loop for one step: the next tokens of some sequences, in any order and in
+/// either role. Rows are numbered in the order of `ids`. A row's results do not depend on other
+/// rows.
 struct StepBatch {
-  std::span<const TokenId> ids{};               ///< [M] sequence by sequence
-  std::span<const std::int64_t> qo_indptr{};    ///< [B + 1]: where each sequence's ids begin, and M
-  std::span<const StepSequence> sequences{};    ///< [B], each of another sequence
-  std::span<const std::int64_t> logit_rows{};   ///< rows that want logits, at most M, in any order
+  std::span<const TokenId> ids{};             ///< [M] sequence by sequence
+  std::span<const std::int64_t> qo_indptr{};  ///< [B + 1]: start of each sequence's ids, and M
+  std::span<const StepSequence> sequences{};  ///< [B], all different
+  /// Rows whose logits are computed, at most M, in any order.
+  std::span<const std::int64_t> logit_rows{};
   float* logits = nullptr;                      ///< [logit_rows, vocab]
-  std::span<const std::int64_t> hidden_rows{};  ///< rows that want hidden states
+  std::span<const std::int64_t> hidden_rows{};  ///< rows whose hidden states are written
   float* hidden = nullptr;  ///< [hidden_rows, d]: what the output matrix reads, after the last norm
 };
 
-/// A step of one sequence: the last ids of it, for which the cache has reserved room.
+/// A step of one sequence: its last ids, for which the cache has reserved room.
 class SequenceStep {
  public:
   SequenceStep(const KvCache& cache, SequenceId id, std::span<const TokenId> ids, RowRole role)
@@ -55,7 +56,8 @@ class SequenceStep {
 
   StepSequence sequence;
 
-  /// Without logits, or with those [vocab] after the last id. Valid while the step is.
+  /// Returns the batch without logits, or with those [vocab] after the last id. It is valid as long
+  /// as the step.
   StepBatch Batch(float* logits = nullptr) {
     StepBatch batch;
     batch.ids = ids_;

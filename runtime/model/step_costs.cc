@@ -12,7 +12,7 @@
 namespace manyhead {
 namespace {
 
-/// Tokens that a query sees under `policy`, of a text without end.
+/// Returns the tokens that a query sees under `policy` in a sequence without end.
 std::int64_t MostTokensSeen(const KvPolicy& policy) noexcept {
   switch (policy.kind) {
     case KvPolicyKind::kOff:
@@ -68,7 +68,7 @@ std::vector<ProductPath> Decoder::ProductPaths() const {
   return paths;
 }
 
-/// Adds what the step that has just run had to read and compute.
+/// Adds the bytes that the last step had to read and the operations it computed.
 void Decoder::AddCosts(const Call& call) {
   StepProfile& profile = *timer_.profile();
   const std::int64_t rows = rows_.count();
@@ -90,7 +90,8 @@ void Decoder::AddCosts(const Call& call) {
     AddAttentionCosts(call.cache, request.rows, request.sequence->position + request.rows);
 }
 
-/// Heads of one layer shape that are stored alike read and compute alike.
+/// Adds the costs of attention; heads of one layer shape with equal types and policies cost the
+/// same.
 void Decoder::AddAttentionCosts(const KvCache& cache, std::int64_t rows, std::int64_t length) {
   struct Group {
     std::size_t plan;
@@ -116,7 +117,7 @@ void Decoder::AddAttentionCosts(const KvCache& cache, std::int64_t rows, std::in
     const auto explain = [&](std::int64_t q_len, std::int64_t kv_len) {
       return plan.Explain(group.head.k_type, group.head.v_type, q_len, kv_len);
     };
-    // Costs of all the heads of a layer. Where every query sees `most` keys, the rows' keys
+    // The costs of all heads of a layer. Where every query sees `most` keys, the keys of the rows
     // overlap.
     const bool cut = most <= length - rows;
     const AttentionExplanation all = explain(rows, cut ? most + rows - 1 : length);

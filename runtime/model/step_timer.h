@@ -9,8 +9,8 @@
 
 namespace manyhead {
 
-/// Times the phases of a region on each of its threads. Off, which it is at first, a call is one
-/// test of a pointer.
+/// Times the phases of a region on each of its threads. When it is off, the default, a call only
+/// tests a pointer.
 class StepTimer {
  public:
   /// Adds the regions of at most `threads` threads to `*profile` from now on; null = off.
@@ -21,12 +21,12 @@ class StepTimer {
   void Begin(Worker& worker) noexcept {
     if (profile_ != nullptr) BeginLane(worker);
   }
-  /// Called by each thread after the barrier that ends `phase`: what passed since the mark before
-  /// is its time.
+  /// Called by each thread after the barrier that ends `phase`: the time since the previous mark
+  /// belongs to the phase.
   void Mark(const Worker& worker, StepPhase phase) noexcept {
     if (profile_ != nullptr) MarkLane(worker.index(), phase);
   }
-  /// What passed since the mark before belongs to no phase.
+  /// Assigns the time since the previous mark to no phase.
   void Skip(const Worker& worker) noexcept {
     if (profile_ != nullptr) SkipLane(worker.index());
   }
@@ -34,11 +34,11 @@ class StepTimer {
   void Collect() noexcept;
 
  private:
-  /// One thread's times in the region; apart from the others' in memory.
+  /// The times of one thread in the region, on cache lines of its own.
   struct alignas(64) Lane {
     bool is_used = false;
     std::int64_t last_mark = 0;
-    std::int64_t waited = 0;  // since then
+    std::int64_t waited = 0;  // time waited since the mark
     std::array<std::int64_t, kNumStepPhases> total{}, waiting{};
   };
 

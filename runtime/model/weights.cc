@@ -12,12 +12,12 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-/// Looks tensors up by name and shape and remembers which were taken and the first that is wrong.
+/// Looks tensors up by name and shape and records which ones were used and the first error.
 class Finder {
  public:
   explicit Finder(const Checkpoint& file) : file_(file) {}
 
-  /// The tensor of that shape, where 0 accepts any size; null when it is absent.
+  /// Returns the tensor of that shape, where 0 accepts any size; null when it is absent.
   const StoredTensor* Take(const std::string& name, const Shape& shape, bool required) {
     if (!status_.ok()) return nullptr;
     const StoredTensor* tensor = file_.FindTensor(name);
@@ -134,7 +134,7 @@ std::vector<float>* BiasOf(TensorRole role, LayerWeights& layer) {
   }
 }
 
-/// Cuts a matrix of rows of queries, keys and values into the three.
+/// Divides a matrix of rows of queries, keys and values into the three.
 void SplitMatrix(const StoredTensor& tensor, const LayerConfig& shape, LayerWeights& layer) {
   const WeightView all = ViewOf(tensor);
   const std::int64_t q = shape.num_heads * shape.head_dim, k = shape.num_kv_heads * shape.head_dim;
@@ -152,7 +152,7 @@ void SplitBias(const StoredTensor& tensor, const LayerConfig& shape, LayerWeight
   layer.value_bias.assign(k, all.end());
 }
 
-/// Puts a tensor where its role says.
+/// Assigns a tensor to the weight that its role names.
 void Bind(const ModelTensor& wanted, const StoredTensor& tensor, const ModelConfig& config,
           ModelWeights& weights) {
   const auto index = static_cast<std::size_t>(std::max<std::int64_t>(0, wanted.layer));
@@ -179,11 +179,11 @@ void Bind(const ModelTensor& wanted, const StoredTensor& tensor, const ModelConf
       NormOf(role, weights, layer)->shift = Widened(tensor);
       return;
     case TensorPart::kValues:
-      return;  // rotary factors, which were read with the config
+      return;  // rotary factors were read with the config
   }
 }
 
-/// Whether any layer has one of the biases.
+/// Returns true where any layer has one of the biases.
 bool HasBias(const Checkpoint& file, const ModelConfig& config,
              std::initializer_list<TensorRole> roles) {
   for (const TensorRole role : roles)
@@ -193,7 +193,7 @@ bool HasBias(const Checkpoint& file, const ModelConfig& config,
   return false;
 }
 
-/// Completes `config` with what the presence and the shapes of tensors say.
+/// Completes `config` with what follows from the presence and the shapes of tensors.
 Status CompleteConfig(const Checkpoint& file, const Architecture& architecture, Finder& finder,
                       ModelConfig& config) {
   const std::string embedding = GgufName(TensorRole::kEmbedding, TensorPart::kMatrix);
@@ -219,7 +219,7 @@ Result<ModelWeights> BindWeights(const Checkpoint& file, const Architecture& arc
   ModelWeights weights;
   weights.layers.resize(config.layers.size());
   for (const ModelTensor& wanted : ListTensors(config, architecture.projections)) {
-    // Where a family may have a bias and a file has another of its kind, the missing one is 0.
+    // Where an architecture may have a bias and a file has another of its kind, a missing one is 0.
     const bool optional = wanted.row->part == TensorPart::kBias && !architecture.biases;
     const StoredTensor* tensor =
         finder.Take(GgufName(*wanted.row, wanted.layer), wanted.shape, !optional);

@@ -17,7 +17,7 @@ namespace manyhead {
 struct NormWeights {
   NormKind kind = NormKind::kNone;  ///< kNone: the layer has no such norm, and both are empty
   std::vector<float> scale;
-  std::vector<float> shift;  ///< of kLayer
+  std::vector<float> shift;  ///< [n] in kLayer
 };
 
 /// The weights of one decoder layer. ModelConfig says which of them a model has.
@@ -28,7 +28,7 @@ struct LayerWeights {
   std::vector<float> output_bias;                       ///< with ModelConfig::output_bias
   std::vector<float> gate_bias, up_bias, down_bias;     ///< with ModelConfig::ffn_bias
   WeightView query, key, value, output;  ///< [H*D, d], [K*D, d], [K*Dv, d], [d, H*Dv]
-  WeightView gate, up, down;             ///< [F, d] of gated blocks, [F, d], [d, F]
+  WeightView gate, up, down;             ///< [F, d] in gated blocks, [F, d], [d, F]
 };
 
 struct ModelWeights {
@@ -39,19 +39,19 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 };
 
-/// Takes every tensor of `file` to its place and completes `config` with what tensors say:
-/// vocab_size, tied_embeddings and which biases there are.
-/// Errors   kIoError naming a tensor that is missing, has another shape than the metadata say (both
-///          values) or has no place in this family: an ignored tensor would be a silently wrong
-///          model.
+/// Assigns every tensor of `file` to its weight and completes `config` with what follows from
+/// tensors: vocab_size, tied_embeddings and which biases there are.
+/// Errors   kIoError naming a tensor that is missing, has another shape than the metadata says
+///          (both values) or has no place in this architecture: ignoring a tensor would give a
+///          wrong model without notice.
 Result<ModelWeights> BindWeights(const Checkpoint& file, const Architecture& architecture,
                                  ModelConfig& config);
 
-/// Lists the tensors of `file`.
+/// Returns the list of the tensors of `file`.
 std::vector<TensorInfo> TensorInfos(const Checkpoint& file);
 
-/// Copies the matrices of `weights` that gain from it into packed ones, on `threads` threads, and
-/// points `weights` there.
+/// Packs the matrices of `weights` that gain from it, on `threads` threads, and lets `weights`
+/// point to the copies.
 /// Errors   kUnsupported when the operating system gives no memory.
 Result<ReservedMemory> PackWeights(const Checkpoint& file, ModelWeights& weights, int threads);
 
@@ -59,7 +59,7 @@ struct Model::Impl {
   std::unique_ptr<const Checkpoint> file;
   ModelConfig config;
   ModelWeights weights;
-  ReservedMemory packed;  ///< what weights point to, beside the file
+  ReservedMemory packed;  ///< memory that weights point to, besides the file
   Tokenizer tokenizer;
 };
 

@@ -11,7 +11,7 @@
 
 namespace manyhead {
 
-/// A fixed array of trivial T on a cache-line boundary, not initialised.
+/// A fixed array of trivial T that begins on a cache line; its elements are not initialised.
 template <class T>
 class AlignedBuffer {
  public:

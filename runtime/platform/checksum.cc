@@ -2,7 +2,8 @@
 
 #include <new>
 
-// Header only: nothing to link, and nothing that whoever links this library has to find.
+// The header-only form needs no library at link time, neither here nor in programs that link
+// manyhead.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -21,7 +22,7 @@ Checksum::Checksum() noexcept {
 }
 
 void Checksum::Add(std::span<const std::byte> bytes) noexcept {
-  // Of no bytes it would take the address, which may be null.
+  // For no bytes XXH3 would use the address, which may be null.
   if (!bytes.empty()) XXH3_64bits_update(StateIn(state_), bytes.data(), bytes.size());
 }
 

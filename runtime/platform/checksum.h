@@ -7,9 +7,11 @@
 
 namespace manyhead {
 
-/// XXH3, 64 bits, of bytes that come in parts: it does not matter how they are cut.
+/// Computes XXH3 with 64 bits over bytes that come in parts; the division into parts does not
+/// matter.
 ///
-/// Source   doc/xxhash_spec.md of xxHash 0.8; its values are the same everywhere and for good.
+/// Source   doc/xxhash_spec.md of xxHash 0.8, which fixes the values for all platforms and
+///          versions.
 class Checksum {
  public:
   Checksum() noexcept;
@@ -18,7 +20,7 @@ class Checksum {
 
   void Add(std::span<const std::byte> bytes) noexcept;
   void Add(std::string_view text) noexcept { Add(std::as_bytes(std::span(text))); }
-  /// Of all bytes so far.
+  /// Returns the checksum of all bytes so far.
   std::uint64_t value() const noexcept;
 
  private:
@@ -26,7 +28,7 @@ class Checksum {
   alignas(64) std::byte state_[kStateBytes];
 };
 
-/// Of `bytes` at once; another `seed` gives another function.
+/// Returns the checksum of `bytes`; each `seed` selects another function.
 std::uint64_t ChecksumOf(std::span<const std::byte> bytes, std::uint64_t seed = 0) noexcept;
 
 }  // namespace manyhead

@@ -21,7 +21,7 @@ bool CpuMask::Read() noexcept {
   try {
     if (words_.empty()) words_.resize(kFirstWords);
     for (;;) {
-      // The words are what a cpu_set_t consists of; the system is told how many there are.
+      // The words have the layout of a cpu_set_t; the call passes their number of bytes.
       if (sched_getaffinity(0, words_.size() * sizeof(unsigned long),
                             reinterpret_cast<cpu_set_t*>(words_.data())) == 0)
         return true;

@@ -4,19 +4,19 @@
 
 namespace manyhead {
 
-/// The CPUs on which a thread may run, as many as the machine has: a cpu_set_t ends at 1024, and
+/// The set of CPUs on which a thread may run, for any number of CPUs: a cpu_set_t ends at 1024, and
 /// the system refuses to write its mask into a buffer that is too small for all possible CPUs.
 class CpuMask {
  public:
-  /// Reads the calling thread's mask; false, and no CPU, when there is no memory or no answer.
-  /// A mask that was read before allocates nothing.
+  /// Reads the calling thread's mask; returns false, with an empty mask, when memory or the system
+  /// call fails. A mask that was read before allocates nothing.
   bool Read() noexcept;
   /// Makes this the calling thread's mask.
   bool Apply() const noexcept;
 
   /// The number of CPUs in the mask.
   int Count() const noexcept;
-  /// CPUs are numbered from 0 to size() - 1.
+  /// The upper bound of CPU numbers, which run from 0 to size() - 1.
   int size() const noexcept;
   bool Has(int cpu) const noexcept;
   void Remove(int cpu) noexcept;

@@ -7,7 +7,8 @@ namespace {
 
 using kernels::KernelTable;
 
-/// Where the CPU multiplies four bytes at a time, int8 products use that: their bits are the same.
+/// The kernels of each instruction set, with products of four bytes at a time where the CPU has
+/// them: their bits are the same.
 struct Tables {
   KernelTable by_isa[4];
 

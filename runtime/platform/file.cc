@@ -45,24 +45,24 @@ std::string FolderOf(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
-/// The file that `path` names, or would name: symbolic links are followed, also one whose target is
-/// not there yet.
+/// Returns the file that `path` names, or would name: symbolic links are followed, also one whose
+/// target does not exist yet.
 Result<std::string> FollowLinks(const std::string& path) {
   namespace fs = std::filesystem;
-  constexpr int kMostLinks = 40;  // as the kernel follows
+  constexpr int kMostLinks = 40;  // the kernel's limit
   fs::path target = path;
   std::error_code error;
   for (int i = 0; i < kMostLinks; ++i) {
     const fs::path next = fs::read_symlink(target, error);
-    if (error) return target.string();  // no link, or nothing there
+    if (error) return target.string();  // no link, or no such file
     target = next.is_absolute() ? next : target.parent_path() / next;
   }
   return FileError(path,
                    "leads through more than " + std::to_string(kMostLinks) + " symbolic links");
 }
 
-/// Whether a file can have the name `path`, and what is there is one that can be replaced under
-/// `target`; `mode` gets its mode, 0 where there is none.
+/// Checks that a file can have the name `path`, and that an existing file can be replaced under
+/// `target`; `mode` gets the mode of that file, 0 where there is none.
 Status CheckReplaceable(const std::string& path, const std::string& target, mode_t& mode) {
   struct stat info = {}, behind = {};
   mode = 0;
@@ -77,8 +77,7 @@ Status CheckReplaceable(const std::string& path, const std::string& target, mode
   return Status();
 }
 
-/// The name that the file has beside `path` for a moment; not longer than that of `path` where that
-/// is long.
+/// Returns the temporary name of the file beside `path`; it is not longer than a long `path`.
 std::string TemporaryName(const std::string& path, const std::string& suffix) {
   constexpr std::size_t kMostBytes = 100;
   const std::filesystem::path whole = path;
@@ -86,7 +85,7 @@ std::string TemporaryName(const std::string& path, const std::string& suffix) {
   return (whole.parent_path() / (stem + suffix)).string();
 }
 
-/// Holds SIGXFSZ back in this thread, and takes the one that a write over the limit raises.
+/// Blocks SIGXFSZ in this thread, and consumes the one that a write beyond the limit raises.
 class BlockFileSizeSignal {
  public:
   BlockFileSizeSignal() {
@@ -99,7 +98,7 @@ class BlockFileSizeSignal {
   ~BlockFileSizeSignal() {
     const int error = errno;
     const timespec at_once = {};
-    // One that was held back before is the caller's.
+    // A signal that was blocked before belongs to the caller.
     if (sigismember(&old_, SIGXFSZ) == 0)
       while (sigtimedwait(&signal_, nullptr, &at_once) > 0) continue;
     pthread_sigmask(SIG_SETMASK, &old_, nullptr);
@@ -110,7 +109,7 @@ class BlockFileSizeSignal {
   sigset_t signal_ = {}, old_ = {};
 };
 
-/// What stands behind the name of a file until it is whole.
+/// Returns the suffix of a file's name while the file is incomplete.
 Result<std::string> RandomSuffix(const std::string& path) {
   std::uint32_t bits = 0;
   if (getrandom(&bits, sizeof bits, 0) != sizeof bits)
@@ -121,11 +120,11 @@ Result<std::string> RandomSuffix(const std::string& path) {
   return suffix;
 }
 
-/// The name by which an open file without one can be linked.
+/// Returns the name by which an open file without a name can be linked.
 std::string LinkOf(const Descriptor& file) { return "/proc/self/fd/" + std::to_string(file.get()); }
 
-/// A file without a name, which goes with its process; none where the file system has no such files
-/// or /proc is not there.
+/// Opens a file without a name, which disappears with its process; returns no descriptor where the
+/// file system does not support that or /proc is missing.
 Descriptor OpenNameless(const std::string& folder) {
   Descriptor file(open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
   if (file.get() >= 0 && access(LinkOf(file).c_str(), F_OK) != 0) return Descriptor();
@@ -143,7 +142,7 @@ Status FileError(const std::string& path, const std::string& what) {
 }
 
 Status SystemError(const std::string& path, const char* action) {
-  // Not strerror: that is not safe in threads.
+  // strerror is not used because it is not thread-safe.
   return FileError(path, std::string(action) + ": " + std::generic_category().message(errno));
 }
 
@@ -180,7 +179,8 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   if (Status status = CheckReplaceable(path, *target, mode); !status.ok()) return status;
   Result<std::string> suffix = RandomSuffix(path);
   if (!suffix.ok()) return suffix.status();
-  std::string temporary = TemporaryName(*target, *suffix);  // nothing may throw once it is there
+  // After it is created, nothing may throw.
+  std::string temporary = TemporaryName(*target, *suffix);
   bool named = false;
   Descriptor file = OpenNameless(FolderOf(*target));
   if (file.get() < 0) {
@@ -188,7 +188,7 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
     if (file.get() < 0) return SystemError(path, "cannot create");
     named = true;
   }
-  // Who could read the old file can read the new one. Where that cannot be, the umask holds.
+  // Users who could read the old file can read the new one. Where fchmod fails, the umask applies.
   if (mode != 0) (void)!fchmod(file.get(), mode & 0777);
   return AtomicFile(*std::move(target), std::move(temporary), std::move(file), named);
 }
@@ -214,23 +214,23 @@ Status AtomicFile::Commit() {
   return SyncFolder();
 }
 
-/// The name is an entry of its directory, which has to reach the disk as well.
+/// The name is an entry of its folder, which must be written to the disk as well.
 Status AtomicFile::SyncFolder() const {
   const std::string folder = FolderOf(path_);
   const Descriptor directory(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() < 0) {
-    // A directory that may be written but not read reaches the disk with its file system.
+    // A folder that may be written but not read is written to the disk with its whole file system.
     if (errno == EACCES && syncfs(file_.get()) == 0) return Status();
     return SystemError(folder, "cannot open");
   }
-  // Some file systems cannot, and have nothing to bring.
+  // Some file systems do not support this, and need it for nothing.
   if (fsync(directory.get()) != 0 && errno != EINVAL)
     return SystemError(folder, "cannot write to the disk");
   return Status();
 }
 
 Status AtomicFile::CommitUnsynced() {
-  // A link cannot replace what is there, a renamed file can.
+  // A link cannot replace an existing file; renaming can.
   if (!named_ &&
       linkat(AT_FDCWD, LinkOf(file_).c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0)
     return SystemError(path_, "cannot name");

@@ -11,7 +11,7 @@
 
 namespace manyhead {
 
-/// A file descriptor that closes itself.
+/// Owns a file descriptor and closes it.
 class Descriptor {
  public:
   explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
@@ -28,26 +28,27 @@ class Descriptor {
   int fd_;
 };
 
-/// kIoError that names `path`.
+/// Returns kIoError with a message that names `path`.
 Status FileError(const std::string& path, const std::string& what);
-/// The same, with what errno says.
+/// Returns the same with the message of errno.
 Status SystemError(const std::string& path, const char* action);
 
-/// A regular file, open to be read.
+/// A regular file that is open for reading.
 ///
-/// Unlike a mapping, reading a file that another process cuts short is an error, not a signal.
+/// Where another process shortens the file, reading returns an error; a mapping would raise a
+/// signal.
 class InputFile {
  public:
   /// Errors   kIoError naming `path` and why: missing, no permission, or not a regular file (a FIFO
   ///          or device is refused without waiting for it).
   static Result<InputFile> Open(const std::string& path);
 
-  /// When it was opened.
+  /// The size when the file was opened.
   std::int64_t size_bytes() const noexcept { return size_bytes_; }
   const std::string& path() const noexcept { return path_; }
   int descriptor() const noexcept { return file_.get(); }
-  /// Fills `bytes` from `offset` on.
-  /// Errors   kIoError where the file ends before.
+  /// Reads bytes from `offset` on until `bytes` is full.
+  /// Errors   kIoError where the file ends too early.
   Status ReadAt(std::int64_t offset, std::span<std::byte> bytes) const;
 
  private:
@@ -59,15 +60,17 @@ class InputFile {
   std::int64_t size_bytes_;
 };
 
-/// A file that appears under its name when it is whole: until then, and when the process or the
-/// machine dies meanwhile, that name keeps what it had. Until then it has no name of its own; where
-/// the file system has no such files it is "PATH.xxxxxxxx", shortened where the name is long, which
-/// a killed process leaves. It has the permissions of the file it replaces, those of a new file
-/// otherwise. A symbolic link stays, and the file it leads to is replaced or made.
+/// A file that appears under its name only when it is complete: until then, and when the process or
+/// the machine fails meanwhile, a file that was there stays. Until then the new file has no name;
+/// where the file system does not support that, its name is "PATH.xxxxxxxx", shortened where the
+/// name is long, and a killed process leaves it behind. It has the permissions of the file that it
+/// replaces, or those of a new file. A symbolic link stays, and the file that it leads to is
+/// replaced or created.
 class AtomicFile {
  public:
-  /// Errors   kIoError naming `path` and why: a name that the file system does not take, something
-  ///          that is there and no regular file, a folder in which no file can be made.
+  /// Errors   kIoError naming `path` and the reason: a name that the file system does not accept,
+  ///          an object that exists and is no regular file, a folder in which no file can be
+  ///          created.
   static Result<AtomicFile> Create(const std::string& path);
   AtomicFile(AtomicFile&& other) noexcept
       : path_(std::move(other.path_)),
@@ -80,9 +83,9 @@ class AtomicFile {
   /// Errors   kIoError naming the path; also at the process's limit of file sizes, which raises no
   ///          signal here.
   Status Write(std::span<const std::byte> bytes);
-  /// Brings everything to the disk, then under its name. Nothing is written afterwards.
+  /// Writes everything to the disk, then gives the file its name. Nothing is written afterwards.
   Status Commit();
-  /// Brings everything under its name; the system writes it to the disk when it likes.
+  /// Gives the file its name; the system writes it to the disk later.
   Status CommitUnsynced();
 
  private:
@@ -97,7 +100,7 @@ class AtomicFile {
   std::string path_;
   std::string temporary_;
   Descriptor file_;
-  bool named_;  ///< `temporary_` is there
+  bool named_;  ///< `temporary_` exists
 };
 
 }  // namespace manyhead

@@ -18,7 +18,7 @@ using internal::CpuFeatures;
 constexpr const char* kTestCpu = "MANYHEAD_TEST_CPU";
 constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
-/// Linux gives a process the tiles' 8 KiB of state only when it asks.
+/// Asks Linux for the tiles' 8 KiB of state, which a process gets only on request.
 bool OsGrantsTiles() noexcept {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   static const bool granted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -36,7 +36,7 @@ CpuidRegisters Cpuid(unsigned leaf, unsigned subleaf) noexcept {
   return bits;
 }
 
-/// Returns what CPUID and XCR0 say.
+/// Detects the features by CPUID and XCR0.
 ///
 /// The table behind __builtin_cpu_supports holds a feature only when CPUID has it and XCR0 says
 /// that the operating system saves its registers. Features whose names older compilers do not know
@@ -57,7 +57,7 @@ CpuFeatures DetectFeatures() noexcept {
   return cpu;
 }
 
-/// The features that kernels may use, and what is wrong with MANYHEAD_TEST_CPU.
+/// The features that kernels may use, or the error in MANYHEAD_TEST_CPU.
 struct UsableCpu {
   CpuFeatures features;
   Status status;
@@ -80,8 +80,8 @@ UsableCpu LimitedByEnvironment(const CpuFeatures& cpu) {
   return {both, {}};
 }
 
-/// Looked up once: on a virtual machine the host answers CPUID, which takes microseconds, and a
-/// profiled step asks once for each layer.
+/// Detects the features once: on a virtual machine the host answers CPUID, which takes
+/// microseconds, and a profiled step needs them once for each layer.
 const UsableCpu& Cpu() {
   static const UsableCpu cpu = LimitedByEnvironment(DetectFeatures());
   return cpu;

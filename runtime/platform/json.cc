@@ -12,14 +12,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Builds the value of a text from the pieces that the reader finds. Arrays and objects are made
-/// when they are whole: an object that grows copies what it holds.
+/// Builds the value of a text from the events of the parser. Arrays and objects are made when they
+/// are complete, because an object that grows copies its elements.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(JsonKeys keys) : keys_(keys) {}
 
   JsonTree TakeRoot() noexcept { return JsonTree(std::move(root_)); }
-  /// What is wrong with the text, where that is not its grammar.
+  /// The error in the text, where it is not one of grammar.
   const std::string& error() const noexcept { return error_; }
 
   ~Builder() override { JsonTree::Empty(root_); }
@@ -29,7 +29,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override { return Add(JsonTree(value)); }
   bool number_float(number_float_t value, const string_t&) override { return Add(JsonTree(value)); }
   bool string(string_t& value) override { return Add(JsonTree(std::move(value))); }
-  bool binary(binary_t&) override { return false; }  // not in a text
+  bool binary(binary_t&) override { return false; }  // a text holds no binary value
 
   bool start_object(std::size_t) override { return Open(Json::value_t::object); }
   bool key(string_t& value) override {
@@ -50,10 +50,10 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
  private:
-  /// An array or object that is not whole yet.
+  /// An array or object that is not complete yet.
   struct Part {
     Json::value_t type;
-    std::vector<std::pair<std::string, JsonTree>> elements{};  // of arrays without keys
+    std::vector<std::pair<std::string, JsonTree>> elements{};  // arrays have no keys
     std::set<std::string> keys{};
   };
 
@@ -84,7 +84,7 @@ class Builder : public nlohmann::json_sax<Json> {
       whole.root().get_ref<Json::object_t&>().reserve(part.elements.size());
       for (auto& [name, value] : part.elements) {
         Json& place = whole.root()[name];
-        JsonTree::Empty(place);  // what a key had that comes twice
+        JsonTree::Empty(place);  // the earlier value of a repeated key
         place = std::move(value.root());
       }
     }
@@ -96,9 +96,9 @@ class Builder : public nlohmann::json_sax<Json> {
   JsonKeys keys_;
   Json root_;
   std::string error_;
-  std::string key_;                 // of the next value
-  std::vector<Part> open_;          // around it, the innermost last
-  std::vector<std::string> names_;  // keys of these
+  std::string key_;                 // key of the next value
+  std::vector<Part> open_;          // arrays and objects around it, the innermost last
+  std::vector<std::string> names_;  // keys of `open_`
 };
 
 }  // namespace

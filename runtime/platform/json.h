@@ -10,16 +10,18 @@
 
 namespace manyhead {
 
-/// Arrays and objects inside each other; a library's own walks over a value are recursive.
+/// The largest depth of nested arrays and objects; functions of the library that walk over a value
+/// are recursive.
 inline constexpr int kMaxJsonDepth = 64;
 
 enum class JsonKeys : std::uint8_t {
-  kUnique,  ///< a key that an object has twice is an error: who else reads it may take the other
-  kLastCounts,  ///< as the readers of other projects' files do
+  /// A key that an object has twice is an error, since another reader may take the other value.
+  kUnique,
+  kLastCounts,  ///< the last value of a key counts, as in the readers of other projects' files
 };
 
-/// A value that may go away when there is no memory: the destructor of the type inside allocates
-/// for arrays and objects that hold something, and ends the process where it cannot.
+/// Owns a value and can destroy it without memory: the destructor of nlohmann's type allocates for
+/// arrays and objects with elements, and ends the process where it cannot.
 class JsonTree {
  public:
   JsonTree() = default;
@@ -38,13 +40,12 @@ class JsonTree {
   nlohmann::ordered_json root_;
 };
 
-/// The value of a text from outside.
+/// Parses a text from outside the library.
 ///
-/// Errors   kInvalidArgument: "the text is no valid JSON", or what else is wrong with it.
-///          Throws bad_alloc.
+/// Errors   kInvalidArgument: "the text is no valid JSON", or another reason. Throws bad_alloc.
 Result<JsonTree> ParseJson(std::string_view text, JsonKeys keys);
 
-/// A value as a part of a message: one line, whatever it holds, of at most some 80 bytes.
+/// Returns a value as a part of a message: one line of at most about 80 bytes.
 std::string ShowJson(const nlohmann::ordered_json& json);
 
 }  // namespace manyhead

@@ -46,7 +46,8 @@ void MappedFile::AdviseWillNeed() const noexcept {
 }
 
 void MappedFile::ReleasePages(std::span<const std::byte> part) const noexcept {
-  // Whole pages only: madvise takes no other start, and its end would reach into the next page.
+  // Only whole pages are released: madvise accepts no other start, and its end would reach into the
+  // next page.
   const std::int64_t page = OsPageBytes();
   const std::int64_t first = part.data() - bytes_.data();
   const std::int64_t begin = RoundUp(first, page);

@@ -10,9 +10,9 @@ namespace manyhead {
 
 /// A regular file mapped read-only for as long as the object lives. Moving keeps the addresses.
 ///
-/// The size is taken once, when the file is opened. As with every mapping, a file that another
-/// process cuts short afterwards raises SIGBUS where it is read: replace model files by renaming,
-/// do not overwrite them.
+/// The size is read once, when the file is opened. As with every mapping, a file that another
+/// process shortens afterwards raises SIGBUS where it is read: replace model files by renaming, do
+/// not overwrite them.
 class MappedFile {
  public:
   /// Errors   kIoError naming `path` and why: missing, no permission, empty, or not a regular file
@@ -24,10 +24,10 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
 
-  /// Tell the kernel what comes; none changes any result.
+  /// Advise the kernel about the next accesses; neither changes any result.
   void AdviseSequential() const noexcept;
   void AdviseWillNeed() const noexcept;
-  /// Takes `part` of bytes() out of this process's memory; reading it again brings it back.
+  /// Releases the pages of `part` of bytes() from this process's memory; reading maps them again.
   void ReleasePages(std::span<const std::byte> part) const noexcept;
 
  private:

@@ -14,7 +14,7 @@
 namespace manyhead {
 namespace {
 
-/// A file of /proc without allocating, so that reading the memory in use does not change it.
+/// Reads a file of /proc without allocating, so that reading the memory in use does not change it.
 class ProcFile {
  public:
   explicit ProcFile(const char* path) noexcept {
@@ -33,7 +33,7 @@ class ProcFile {
   std::size_t size_ = 0;
 };
 
-/// The first number at or after `from`; -1 when there is none.
+/// Returns the first number at or after `from`; -1 when there is none.
 std::int64_t NumberAfter(std::string_view text, std::size_t from) noexcept {
   const std::size_t begin = text.find_first_of("0123456789", from);
   std::int64_t value = -1;
@@ -61,7 +61,8 @@ std::optional<ReservedMemory> ReservedMemory::Reserve(std::int64_t bytes) noexce
   void* data = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return std::nullopt;
-  // Huge pages would make up to 2 MiB resident for each page touched, whatever was asked for.
+  // Huge pages would make up to 2 MiB resident for each page written, even where they are not
+  // wanted.
   madvise(data, static_cast<std::size_t>(bytes), MADV_NOHUGEPAGE);
   return ReservedMemory(static_cast<std::byte*>(data), bytes);
 }

@@ -6,8 +6,8 @@
 
 namespace manyhead {
 
-/// Address space that costs memory only where it is touched: it reads as zeros, a first write makes
-/// the operating system's page around it resident, and Release takes that memory away again.
+/// Address space that occupies memory only where it is written: it reads as zeros, the first write
+/// makes the operating system's page around it resident, and Release returns that memory to the OS.
 class ReservedMemory {
  public:
   ReservedMemory() noexcept = default;
@@ -15,14 +15,15 @@ class ReservedMemory {
   ReservedMemory& operator=(ReservedMemory&& other) noexcept;
   ~ReservedMemory();
 
-  /// Nothing when the operating system refuses.
+  /// Returns nothing when the operating system refuses.
   static std::optional<ReservedMemory> Reserve(std::int64_t bytes) noexcept;
 
-  /// Returns the memory of [begin_bytes, end_bytes) to the operating system, rounded inwards to its
-  /// pages. What was there reads as zeros or as before.
+  /// Returns the memory of [begin_bytes, end_bytes) to the OS, rounded inwards to its pages. The
+  /// range then reads as zeros or as before.
   void Release(std::int64_t begin_bytes, std::int64_t end_bytes) noexcept;
 
-  /// Asks for pages of 2 MiB, for memory that will all be touched: fewer addresses to look up.
+  /// Asks for pages of 2 MiB, for memory that will be written completely: the CPU then translates
+  /// fewer addresses.
   void PreferHugePages() noexcept;
 
   std::byte* data() const noexcept { return data_; }
@@ -35,10 +36,11 @@ class ReservedMemory {
   std::int64_t bytes_ = 0;
 };
 
-/// Bytes of a page of the operating system.
+/// Returns the bytes of a page of the operating system.
 std::int64_t OsPageBytes() noexcept;
 
-/// Bytes of this process in memory now, and the most there ever were; -1 where /proc tells neither.
+/// Return the bytes of this process in memory now and at most so far; -1 where /proc gives no
+/// answer.
 std::int64_t ResidentBytes() noexcept;
 std::int64_t PeakResidentBytes() noexcept;
 

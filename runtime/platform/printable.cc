@@ -5,7 +5,7 @@
 namespace manyhead {
 namespace {
 
-/// The bytes of the UTF-8 character that `text` starts with, 0 if it starts with none.
+/// Returns the number of bytes of the UTF-8 character that `text` starts with, 0 if there is none.
 std::size_t CharacterLength(std::string_view text, std::uint32_t* code_point) {
   const auto lead = static_cast<unsigned char>(text[0]);
   std::size_t length = 1;

@@ -11,7 +11,7 @@
 namespace manyhead {
 namespace {
 
-/// Barriers this thread still sleeps at without a spin, since one spin was in vain.
+/// Number of barriers at which this thread still sleeps without spinning, after a spin that failed.
 thread_local int t_naps = 0;
 
 }  // namespace
@@ -23,7 +23,7 @@ void Worker::TeamBarrier() noexcept {
   *waited_ += SteadyNanoseconds() - start;
 }
 
-/// Spins first, unless that lately was in vain: where other processes or a CPU quota keep a thread
+/// Spins first, unless spinning failed lately: where other processes or a CPU quota keep a thread
 /// of the team from running, spinning only takes its CPU away. A team larger than the machine never
 /// spins.
 void Worker::WaitForTeam() noexcept {
@@ -55,7 +55,7 @@ void RunAlone(TeamBody body, void* context) noexcept {
 }
 
 bool SpinWhile(const std::atomic<std::uint32_t>& word, std::uint32_t old) noexcept {
-  constexpr int kPauses = 64;  // between two offers
+  constexpr int kPauses = 64;  // pauses between two calls of sched_yield
   const std::int64_t end = SteadyNanoseconds() + kSpinNanoseconds;
   do {
     for (int i = 0; i < kPauses; ++i) {
@@ -70,7 +70,8 @@ bool SpinWhile(const std::atomic<std::uint32_t>& word, std::uint32_t old) noexce
 void TeamBackoff::Note(const TeamState& state, std::int64_t start, int count) noexcept {
   constexpr int kBadTeams = 3;
   constexpr std::int64_t kRest = 10, kMostNanoseconds = 1'000'000'000;
-  if (!state.may_spin) return;  // a team that sleeps at every barrier says nothing of the machine
+  // A team that sleeps at every barrier says nothing about the machine.
+  if (!state.may_spin) return;
   const std::int64_t now = SteadyNanoseconds();
   const std::int64_t slept = state.slept_ns.load(std::memory_order_relaxed);
   if (slept * 4 < (now - start) * count) {

@@ -6,23 +6,24 @@
 
 namespace manyhead {
 
-/// What the threads of one parallel region share.
+/// The state that the threads of one parallel region share.
 struct TeamState {
   static constexpr int kMaxRanges = 16;
   struct alignas(64) Counter {
     std::atomic<std::int64_t> next = 0;
   };
 
-  Counter ranges[2][kMaxRanges];                      ///< items handed out of each; used in turn
-  bool may_spin = false;                              ///< at barriers
-  std::atomic<std::int64_t> slept_ns = 0;             ///< at barriers, after a spin in vain
-  alignas(64) std::atomic<std::int32_t> waiting = 0;  ///< threads at the present barrier
-  alignas(64) std::atomic<std::uint32_t> round = 0;   ///< barriers passed
+  Counter ranges[2][kMaxRanges];  ///< counters of items handed out, by range; used alternately
+  bool may_spin = false;          ///< barriers may spin
+  /// Time slept at barriers after a spin that did not suffice.
+  std::atomic<std::int64_t> slept_ns = 0;
+  alignas(64) std::atomic<std::int32_t> waiting = 0;  ///< threads that wait at the current barrier
+  alignas(64) std::atomic<std::uint32_t> round = 0;   ///< barriers that have been passed
 };
 
-/// One thread's place in a parallel region. Code that runs on a team is called by every thread,
-/// each with its own Worker (SPMD), so a whole token needs one region: phases are separated by
-/// barriers.
+/// One thread's view of a parallel region. Code that runs on a team is called by every thread, each
+/// with its own Worker (SPMD), so a whole token needs only one region: barriers separate its
+/// phases.
 class Worker {
  public:
   Worker(TeamState& state, int index, int count) noexcept
@@ -31,7 +32,7 @@ class Worker {
   int index() const noexcept { return index_; }
   int count() const noexcept { return count_; }
 
-  /// Adds the nanoseconds this thread spends at barriers to `*waited` from now on; null = off.
+  /// Adds the nanoseconds that this thread spends at barriers to `*waited` from now on; null = off.
   void CountWaits(std::int64_t* waited) noexcept { waited_ = waited; }
 
   /// Returns once every thread of the team has called it.
@@ -40,10 +41,10 @@ class Worker {
   }
 
   /// Runs fn(i) for each i in [0, items) and ends with a barrier. All threads must call it with the
-  /// same `items`. A thread first takes the items of its own contiguous range, the same from call
-  /// to call, so that what they read may still lie in its caches; then those that are left of
-  /// others. Which thread runs an item may differ from run to run, so an item's result must not
-  /// depend on it: bits are equal for every number of threads.
+  /// same `items`. A thread first takes the items of its own contiguous range, which is the same in
+  /// every call, so that their data may still be in its caches; then it takes items left over in
+  /// other ranges. An item may run on another thread each time, so its result must not depend on
+  /// the thread: bits are equal for every number of threads.
   template <class Fn>
   void ForEach(std::int64_t items, Fn&& fn) noexcept {
     if (count_ == 1) {
@@ -85,16 +86,16 @@ using TeamBody = void (*)(void* context, Worker& worker);
 void RunTeamImpl(int threads, TeamBody body, void* context) noexcept;
 }  // namespace internal
 
-/// Calls body(worker) on `threads` threads at once and returns when all are done. The threads are
-/// those that SelectTeam names: this library's own, of which the calling thread is one and the
-/// others are kept for it between calls and sleep when there is nothing to do; those of an OpenMP
-/// region; or those of the executor that the program gave. There may be fewer: worker.count() is
-/// the true number. On a machine so busy that team after team mostly sleeps at its barriers,
-/// waiting for one that has no CPU, the calling thread works alone for ten times as long as the
-/// last one slept. Denormals count as zero inside, and each thread's floating-point state is
-/// afterwards what it was. `body` must not throw. A team within a team is one more set of own
-/// threads, a nested OpenMP region as the host's OpenMP allows, and one worker of an executor.
-/// Where MANYHEAD_TEAM names no team, which creators report, the threads are this library's own.
+/// Calls body(worker) on `threads` threads at once and returns when all have finished. The threads
+/// are those that SelectTeam names: this library's own, of which the calling thread is one, while
+/// the others are kept for it between calls and sleep when there is no work; those of an OpenMP
+/// region; or those of the program's executor. There may be fewer: worker.count() is the true
+/// number. On a machine so busy that several teams in a row mostly sleep at their barriers, waiting
+/// for a thread without a CPU, the calling thread works alone for ten times as long as the last
+/// team slept. Denormals count as zero inside, and each thread's floating-point state is restored
+/// afterwards. `body` must not throw. A team inside a team is a further set of own threads, a
+/// nested OpenMP region as the host's OpenMP allows, or one worker of an executor. Where
+/// MANYHEAD_TEAM names no team, which creators report, the threads are this library's own.
 template <class Body>
 void RunTeam(int threads, Body&& body) noexcept {
   internal::RunTeamImpl(

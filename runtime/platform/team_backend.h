@@ -8,12 +8,12 @@
 #include "runtime/platform/team.h"
 
 /// \file
-/// What the three ways to get threads share: each starts the workers of a region, which then meet
-/// at the barriers of Worker whoever made their threads.
+/// Defines what the three kinds of teams share: each starts the workers of a region, which then
+/// meet at the barriers of Worker, whoever created their threads.
 
 namespace manyhead::internal {
 
-/// Starts regions. There is one of each kind in a process.
+/// Starts regions. A process has one backend of each kind.
 class TeamBackend {
  public:
   /// Calls `body` on at least one and at most `threads` workers that all run at the same time, each
@@ -24,17 +24,17 @@ class TeamBackend {
   ~TeamBackend() = default;
 };
 
-/// Threads of this library, kept by each calling thread.
+/// Returns the team of this library's own threads, kept by each calling thread.
 TeamBackend& OwnTeam() noexcept;
-/// OpenMP's threads of the calling thread.
+/// Returns the team of the calling thread's OpenMP threads.
 TeamBackend& OpenMpTeam() noexcept;
 
-/// The most workers that a region of the calling thread can have in the process's team, as far as
-/// that is known; kMaxThreads where nothing limits them.
+/// Returns the largest number of workers that a region of the calling thread can have in the
+/// process's team, as far as it is known; kMaxThreads where nothing limits it.
 int TeamLimit() noexcept;
 
-/// Flush-to-zero and denormals-are-zero for its lifetime: a softmax tail of e^-95 would otherwise
-/// run a hundred times slower, and the mode is each thread's own.
+/// Sets flush-to-zero and denormals-are-zero while it exists: a softmax tail of e^-95 would
+/// otherwise run a hundred times slower. The mode belongs to each thread.
 class FlushDenormals {
  public:
   FlushDenormals() noexcept : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | 0x8040U); }
@@ -57,28 +57,30 @@ inline void RunWorker(TeamState& state, int index, int count, TeamBody body,
 /// Calls `body` as the only worker.
 void RunAlone(TeamBody body, void* context) noexcept;
 
-/// As long as a fair team arrives apart, and a token from the next. In time, not in pauses: one
-/// takes 5 to 60 ns, as the CPU has it. Waking a thread takes 50 microseconds on a virtual machine.
+/// Time that a thread spins before it sleeps: about the time between the arrivals of an undisturbed
+/// team's threads, and between two tokens. It is a time, not a number of pauses, since a pause
+/// takes 5 to 60 ns, depending on the CPU. Waking a thread takes 50 microseconds on a virtual
+/// machine.
 constexpr std::int64_t kSpinNanoseconds = 100'000;
 
-/// True when `word` left `old` within a short spin. The CPU is offered to others at times: the
-/// thread that is waited for may be one that the scheduler has put here too.
+/// Returns true when `word` changed from `old` within a short spin. The spin offers the CPU to
+/// others at times: the scheduler may have put the awaited thread on the same CPU.
 bool SpinWhile(const std::atomic<std::uint32_t>& word, std::uint32_t old) noexcept;
 
-/// Remembers how the last teams of a calling thread went. Teams whose threads slept for a quarter
-/// of their time and more, three in a row, are not worth it; one may be an accident. Beside CPUs
-/// that are all taken each barrier waits for a time slice of others, milliseconds in which one
-/// thread alone decodes many tokens of a small model.
+/// Records how the last teams of a calling thread went. After three teams in a row whose threads
+/// slept for a quarter of their time or more, the thread works alone for a while; a single one may
+/// be an accident. On a machine whose CPUs are all taken, each barrier waits for a time slice of
+/// other processes: in these milliseconds one thread alone decodes many tokens of a small model.
 class TeamBackoff {
  public:
-  /// Whether the calling thread should work alone at the time `now`.
+  /// Returns true where the calling thread should work alone at the time `now`.
   bool WorksAlone(std::int64_t now) const noexcept { return now < alone_until_; }
-  /// Takes note of a team of `count` workers that began at `start` and has just ended.
+  /// Records a team of `count` workers that began at `start` and has just ended.
   void Note(const TeamState& state, std::int64_t start, int count) noexcept;
 
  private:
-  int bad_teams_ = 0;             ///< in a row
-  std::int64_t alone_until_ = 0;  ///< no teams before it
+  int bad_teams_ = 0;             ///< slow teams in a row
+  std::int64_t alone_until_ = 0;  ///< time until which no team is started
 };
 
 }  // namespace manyhead::internal

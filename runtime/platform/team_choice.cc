@@ -15,8 +15,9 @@
 #include "runtime/platform/team_executor.h"
 #include "runtime/platform/team_openmp.h"
 
-/// Which team the process has. One atomic word says it, and how many regions use the executor: a
-/// region of own threads only reads it, and an executor is replaced only where the count is 0.
+/// Selects the team of the process. One atomic word holds the team and the number of regions that
+/// use the executor: a region of own threads only reads it, and an executor is replaced only while
+/// the number is 0.
 
 namespace manyhead {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 using internal::ExecutorTeam;
 using internal::TeamBackend;
 
-/// An executor is written to the slot that is not in use, so that no region sees half of it.
+/// An executor is written to the slot that is not in use, so that no region sees it half written.
 enum class Slot : std::uint8_t { kEnvironment, kOwn, kOpenMp, kExecutorA, kExecutorB };
 
 constexpr int kSlotShift = 32;
@@ -39,7 +40,7 @@ constexpr bool IsExecutor(Slot slot) noexcept { return slot >= Slot::kExecutorA;
 
 constinit std::atomic<std::uint64_t> g_word = Word(Slot::kEnvironment, 0);
 constinit std::atomic<bool> g_is_setting = false;
-/// Regions of this thread that the word counts.
+/// Number of regions of this thread that the word counts.
 thread_local std::uint32_t t_regions = 0;
 
 ExecutorTeam& Executor(Slot slot) noexcept {
@@ -47,10 +48,10 @@ ExecutorTeam& Executor(Slot slot) noexcept {
   return executors[slot == Slot::kExecutorB ? 1 : 0];
 }
 
-/// MANYHEAD_TEAM as it was when a team was first asked for.
+/// The value that MANYHEAD_TEAM had when a team was first needed.
 struct Environment {
   std::optional<Team> team = Team::kOwn;  ///< none for an unknown name
-  char name[64] = "";                     ///< its beginning
+  char name[64] = "";                     ///< the first characters of the value
 };
 
 const Environment& ReadEnvironment() noexcept {
@@ -60,13 +61,14 @@ const Environment& ReadEnvironment() noexcept {
     if (name == nullptr || *name == '\0') return read;
     std::snprintf(read.name, sizeof read.name, "%s", name);
     read.team = ParseTeam(name);
-    if (read.team == Team::kExecutor) read.team.reset();  // which only a program can give
+    // An executor can only come from a program.
+    if (read.team == Team::kExecutor) read.team.reset();
     return read;
   }();
   return environment;
 }
 
-/// The team that the next region of this thread gets, where there is one.
+/// Returns the team of this thread's next region, where there is one.
 std::optional<Team> TeamOf(Slot slot) noexcept {
   if (IsExecutor(slot)) return Team::kExecutor;
   std::optional<Team> team = slot == Slot::kOwn      ? Team::kOwn
@@ -76,14 +78,15 @@ std::optional<Team> TeamOf(Slot slot) noexcept {
   return team;
 }
 
-/// An executor belongs to the process that gave it: the threads of its pool are not in a child.
+/// Removes the executor in a child process: the threads of its pool exist only in the parent.
 void ForgetExecutor() noexcept {
   const Slot slot = SlotOf(g_word.load());
   g_word.store(Word(IsExecutor(slot) ? Slot::kEnvironment : slot, t_regions));
   g_is_setting.store(false);
 }
 
-/// Uses the executor of the word for its lifetime; another kind of team where it has just changed.
+/// Counts a use of the word's executor while it exists; uses another team where the word has just
+/// changed.
 class CountedUse {
  public:
   CountedUse() noexcept : slot_(SlotOf(g_word.fetch_add(1))) { ++t_regions; }
@@ -123,7 +126,7 @@ Status CheckOptions(const ThreadsOptions& options) {
   return Status();
 }
 
-/// Puts `slot` into the word unless regions use the executor there.
+/// Writes `slot` to the word, unless regions use the current executor.
 Status Replace(Slot slot) {
   std::uint64_t word = g_word.load();
   do {

@@ -11,12 +11,12 @@
 namespace manyhead::internal {
 namespace {
 
-/// Where the workers of one call of an executor meet. Such a place is never freed, but used again:
-/// an executor that calls a task after its function returned, against its contract, finds it closed
-/// or joins the region that runs there now, and harms neither.
+/// The point where the workers of one call of an executor meet. Such objects are never freed, but
+/// used again: an executor that breaks its contract and calls a task after its function returned
+/// finds the object closed or joins the region that runs there now, and does no harm.
 class Rendezvous {
  public:
-  /// Lets workers join, `asked` of them, of whom the first waits `timeout_ns` for the others.
+  /// Lets `asked` workers join, of whom the first waits `timeout_ns` for the others.
   void Open(int asked, std::int64_t timeout_ns, bool may_spin, TeamBody body,
             void* context) noexcept {
     asked_.store(asked, std::memory_order_relaxed);
@@ -33,20 +33,20 @@ class Rendezvous {
     word_.store((generation + 1) << kGenerationShift, std::memory_order_release);
   }
 
-  /// Joins as worker `number` of those asked for, waits until all have come or the time is over,
-  /// and runs the body; returns at once where it is too late, or `number` is none or there already.
+  /// Joins as worker `number`, waits until all have come or the time is over, and runs the body;
+  /// returns at once where it is too late, or where `number` is out of range or has already joined.
   void Join(int number) noexcept {
     const std::int64_t ticket = TakeTicket(number);
     if (ticket < 0) return;
     const int count = WaitForOthers(static_cast<int>(ticket));
-    // All numbers came once, or else those that came are numbered anew.
+    // Where all numbers came they are kept, otherwise the workers that came are numbered from 0.
     const bool all = count == asked_.load(std::memory_order_relaxed);
     RunWorker(state_, all ? number : static_cast<int>(ticket), count, body_, context_);
     left_.fetch_add(1, std::memory_order_release);
     left_.notify_all();
   }
 
-  /// Lets nobody join any more, waits for those that have, and returns their number.
+  /// Ends joining, waits until the workers that joined have finished, and returns their number.
   int Close() noexcept {
     const std::uint64_t word = word_.fetch_or(kClosed, std::memory_order_acq_rel);
     const auto joined = static_cast<std::uint32_t>(word & kCountMask);
@@ -57,13 +57,13 @@ class Rendezvous {
 
   const TeamState& state() const noexcept { return state_; }
 
-  Rendezvous* next = nullptr;  ///< in the list of places that nobody uses
+  Rendezvous* next = nullptr;  ///< next element in the list of unused objects
 
  private:
   static constexpr int kGenerationShift = 32;
   static constexpr std::uint64_t kCountMask = 0xFFFF, kClosed = 0x10000;
 
-  /// How many joined before; -1 when the worker cannot join.
+  /// Returns how many workers joined before; -1 when the worker cannot join.
   std::int64_t TakeTicket(int number) noexcept {
     std::uint64_t word = word_.load(std::memory_order_acquire);
     for (bool claimed = false;;) {
@@ -78,11 +78,12 @@ class Rendezvous {
       if (word_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel,
                                       std::memory_order_acquire))
         return static_cast<std::int64_t>(word & kCountMask);
-      if (word >> kGenerationShift != generation) claimed = false;  // another region by now
+      // The object serves another region by now.
+      if (word >> kGenerationShift != generation) claimed = false;
     }
   }
 
-  /// Waits as the one that joined after `ticket` others, and returns how many came in time.
+  /// Waits as the worker that joined after `ticket` others, and returns how many came in time.
   int WaitForOthers(int ticket) noexcept {
     constexpr int kPauses = 64;
     constexpr timespec kNap = {0, 50'000};
@@ -107,11 +108,12 @@ class Rendezvous {
   }
 
   std::atomic<std::uint64_t> word_ =
-      kClosed;                           ///< region's number, closed or not, workers that came
-  std::atomic<std::uint32_t> left_ = 0;  ///< workers that are done
+      kClosed;  ///< number of the region, whether it is closed, and how many workers came
+  std::atomic<std::uint32_t> left_ = 0;  ///< workers that have finished
   std::atomic<int> asked_ = 0;
-  std::atomic<std::uint64_t> claimed_[kMaxThreads / 64] = {};  ///< a bit for each number that came
-  // Read by those that joined.
+  /// One bit for each number that came.
+  std::atomic<std::uint64_t> claimed_[kMaxThreads / 64] = {};
+  // The following are read by the workers that joined.
   std::int64_t timeout_ns_ = 0;
   TeamBody body_ = nullptr;
   void* context_ = nullptr;
@@ -127,7 +129,7 @@ void ReleaseRendezvous(Rendezvous* place) noexcept {
   }
 }
 
-/// A place that nobody uses; null when there is no memory for one.
+/// Returns an unused object; null when there is no memory for one.
 Rendezvous* AcquireRendezvous() noexcept {
   Rendezvous* place = g_unused_rendezvous.exchange(nullptr, std::memory_order_acquire);
   if (place == nullptr) return new (std::nothrow) Rendezvous;
@@ -140,19 +142,20 @@ Rendezvous* AcquireRendezvous() noexcept {
   return place;
 }
 
-/// What one calling thread knows of the executor.
+/// The state that one calling thread keeps about the executor.
 struct Caller {
   ~Caller() {
     if (place != nullptr) ReleaseRendezvous(place);
   }
 
-  /// How many workers to ask for, where `threads` are wanted.
+  /// Returns how many workers to ask for, where `threads` are wanted.
   int Workers(int threads, std::int64_t now) const noexcept {
     return now < limited_until ? std::min(threads, limit) : threads;
   }
 
-  /// An executor that gave fewer workers than it was asked for three times in a row is asked for no
-  /// more than the best of these for a second: each time costs the patience of those that came.
+  /// Records a call. An executor that gave fewer workers than it was asked for three times in a row
+  /// is asked for no more than the largest of these numbers for one second, since in each such call
+  /// the workers that came wait in vain.
   void Note(int asked, int came, std::int64_t now) noexcept {
     constexpr int kShortCalls = 3;
     constexpr std::int64_t kLimitedNanoseconds = 1'000'000'000;
@@ -167,7 +170,7 @@ struct Caller {
     short_calls = most = 0;
   }
 
-  std::uint64_t generation = 0;  ///< of the executor that the counters belong to
+  std::uint64_t generation = 0;  ///< number of the executor that the counters belong to
   int short_calls = 0, most = 0;
   int limit = 1;
   std::int64_t limited_until = 0;
@@ -176,7 +179,7 @@ struct Caller {
 };
 
 thread_local Caller t_caller;
-/// Whether this thread runs a worker or waits for an executor: a region within is one worker.
+/// True while this thread runs a worker or waits for an executor: a region inside has one worker.
 thread_local bool t_is_inside = false;
 
 void JoinAsWorker(void* place, int number) noexcept {
@@ -228,7 +231,7 @@ int ExecutorTeam::Ask(int workers, std::int64_t start, TeamBody body, void* cont
   t_is_inside = true;
   try {
     options_.run(options_.context, workers, JoinAsWorker, &place);
-  } catch (...) {  // those that came finish the region
+  } catch (...) {  // the workers that came finish the region
     failed = true;
   }
   t_is_inside = false;

@@ -8,13 +8,15 @@
 
 namespace manyhead::internal {
 
-/// Starts regions on threads that the caller's function gives. The function is asked for so many
-/// workers; those that come within a short time agree on how many they are before the first of them
-/// enters the region, so that no barrier waits for one that never comes. An executor that runs its
-/// tasks one after another gets a region of one worker, and its other tasks return at once.
+/// Starts regions on threads that the program's function provides. The function is asked for a
+/// number of workers; those that come within a short time agree on how many they are before the
+/// first of them enters the region, so that no barrier waits for a worker that never comes. An
+/// executor that runs its tasks one after another gets a region of one worker, and its other tasks
+/// return at once.
 class ExecutorTeam final : public TeamBackend {
  public:
-  /// Takes another executor; while no region runs. `cpus` is how many its threads may use.
+  /// Sets another executor, while no region runs. `cpus` is the number of CPUs that its threads may
+  /// use.
   void Reset(const ThreadsOptions& options, int cpus) noexcept;
 
   void Run(int threads, TeamBody body, void* context) noexcept override;
@@ -23,7 +25,7 @@ class ExecutorTeam final : public TeamBackend {
   ExecutorUse use() const noexcept;
 
  private:
-  /// Calls the function and returns how many workers came, perhaps none.
+  /// Calls the function and returns how many workers came, possibly none.
   int Ask(int workers, std::int64_t start, TeamBody body, void* context) noexcept;
 
   ThreadsOptions options_{};

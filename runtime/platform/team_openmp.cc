@@ -13,17 +13,17 @@
 namespace manyhead::internal {
 namespace {
 
-/// What one calling thread knows of its OpenMP threads.
+/// The state that one calling thread keeps about its OpenMP threads.
 struct Caller {
-  pid_t process = 0;               ///< that has them; 0 = there are none yet
-  int given = 1;                   ///< threads its last region asked for, which the system had
-  std::int64_t refused_until = 0;  ///< no more are asked for before it
+  pid_t process = 0;               ///< process that has the threads; 0 = there are none yet
+  int given = 1;                   ///< threads that its last region asked for and got
+  std::int64_t refused_until = 0;  ///< time until which no more threads are asked for
   TeamBackoff backoff;
 };
 
 thread_local Caller t_caller;
 
-/// How many of `wanted` threads, the calling one included, the system would give now.
+/// Returns how many of `wanted` threads, the calling one included, the system would give now.
 int ProbeThreads(int wanted) noexcept {
   std::atomic<bool> done = false;
   std::vector<std::thread> threads;
@@ -39,8 +39,9 @@ int ProbeThreads(int wanted) noexcept {
   return 1 + static_cast<int>(threads.size());
 }
 
-/// The size of a region of at most `threads`. GNU's OpenMP ends the process where the system gives
-/// it no thread, so that a region which may need new threads is tried with others first.
+/// Returns the size of a region of at most `threads`. GNU's OpenMP ends the process where the
+/// system gives it no thread, so a region that may need new threads is first tried with other
+/// threads.
 int RegionSize(int threads, std::int64_t now) noexcept {
   const int wanted = std::min({threads, OpenMpThreads(), omp_get_thread_limit()});
   if (wanted <= 1 || omp_get_active_level() >= omp_get_max_active_levels()) return 1;

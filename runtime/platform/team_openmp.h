@@ -4,16 +4,17 @@
 
 namespace manyhead::internal {
 
-/// The most threads that OpenMP gives a region which the calling thread opens: OMP_NUM_THREADS,
-/// omp_set_num_threads, or else its CPUs.
+/// Returns the largest number of threads that OpenMP gives a region of the calling thread:
+/// OMP_NUM_THREADS, omp_set_num_threads, or else its CPUs.
 int OpenMpThreads() noexcept;
 
-/// The CPUs of OpenMP's places; none where the host names none. A thread that OpenMP has bound to
-/// its place has an affinity mask of that place alone, which says nothing of the others.
+/// Returns the CPUs of OpenMP's places; none where the host names none. The affinity mask of a
+/// thread that OpenMP has bound to a place holds that place alone, and says nothing about the
+/// others.
 std::vector<int> OpenMpCpus();
 
-/// Whether the calling thread's OpenMP threads were left behind by a fork. GNU's OpenMP would wait
-/// for them for ever.
+/// Returns true where the calling thread's OpenMP threads stayed behind in the parent of a fork.
+/// GNU's OpenMP would wait for them forever.
 bool OpenMpIsLost() noexcept;
 
 }  // namespace manyhead::internal

@@ -15,13 +15,13 @@
 namespace manyhead::internal {
 namespace {
 
-/// Where the threads of a team run. A scheduler may wake a thread on the CPU of the one that wakes
-/// it and leave it there for a tenth of a second, beside an idle CPU: a thread that finds another
-/// of its team on its CPU moves away.
+/// Tracks the CPUs on which the threads of a team run. A scheduler may wake a thread on the CPU of
+/// the waking thread and leave it there for a tenth of a second, although another CPU is idle: a
+/// thread that finds another thread of its team on its CPU moves away.
 class Places {
  public:
-  /// Makes room for CPUs numbered below `cpus`, unless there is; while no team runs. Without memory
-  /// no CPU counts as taken.
+  /// Allocates bits for CPUs numbered below `cpus`, unless they exist; only while no team runs.
+  /// Without memory no CPU counts as taken.
   void Reserve(int cpus) noexcept {
     const int words = (cpus + 63) / 64;
     if (words <= words_) return;
@@ -33,7 +33,7 @@ class Places {
     for (int i = 0; i < words_; ++i) taken_[i].store(0, std::memory_order_relaxed);
   }
 
-  /// Enters the calling thread's CPU; false when another thread of the team has it.
+  /// Marks the calling thread's CPU as taken; returns false when another thread of the team has it.
   bool Take() noexcept {
     const int cpu = sched_getcpu();
     if (cpu < 0 || cpu / 64 >= words_) return true;
@@ -41,9 +41,9 @@ class Places {
     return (taken_[cpu / 64].fetch_or(bit, std::memory_order_relaxed) & bit) == 0;
   }
 
-  /// Moves the calling thread to a CPU that it may use and none of the team has, if there is one.
-  /// From there the scheduler may move it as before. The masks are the thread's room for it: read
-  /// before, they allocate nothing.
+  /// Moves the calling thread to a CPU that it may use and that no thread of the team has, if there
+  /// is one. From there the scheduler may move it as before. The thread supplies the masks: when
+  /// they have been read before, they allocate nothing.
   void Move(CpuMask& allowed, CpuMask& left) noexcept {
     if (!allowed.Read() || !left.Read()) return;
     for (int cpu = 0; cpu < 64 * words_; ++cpu) {
@@ -59,10 +59,10 @@ class Places {
   int words_ = 0;
 };
 
-/// The threads that one calling thread keeps for its teams. Between teams they spin shortly, then
-/// sleep. OpenMP's own spin for milliseconds, which on a busy machine takes the CPU from the very
-/// thread that is waited for: a small model then decoded ten times slower on two threads than on
-/// one.
+/// The threads that one calling thread keeps for its teams. Between teams they spin for a short
+/// time, then sleep. OpenMP's own threads spin for milliseconds, which on a busy machine takes the
+/// CPU from the very thread that they wait for: a small model then decoded ten times slower on two
+/// threads than on one.
 class Pool {
  public:
   Pool() = default;
@@ -102,11 +102,12 @@ class Pool {
 
  private:
   struct Helper {
-    std::atomic<std::uint32_t> jobs = 0;  ///< given to it so far
+    std::atomic<std::uint32_t> jobs = 0;  ///< number of jobs given to it so far
     std::thread thread;
   };
 
-  /// A team within the calling thread's part of a team: its helpers are busy, so others do it.
+  /// Runs a team inside the calling thread's part of a team: its helpers are busy, so a second pool
+  /// runs it.
   void RunWithin(int threads, TeamBody body, void* context) noexcept {
     if (within_ == nullptr) within_.reset(new (std::nothrow) Pool);
     if (within_ == nullptr) return RunAlone(body, context);
@@ -127,8 +128,8 @@ class Pool {
     }
   }
 
-  /// After a fork the child has no thread but the one that forked: the helpers, which nobody can
-  /// join here, are forgotten.
+  /// Drops the helpers in a child process: after a fork only the thread that forked exists there,
+  /// and the helpers cannot be joined.
   void LeaveToParent() noexcept {
     if (process_ == getpid()) return;
     process_ = getpid();
@@ -136,7 +137,7 @@ class Pool {
     helpers_.clear();
   }
 
-  /// As many helpers as the system gives, at most `wanted`.
+  /// Starts helpers up to `wanted`, or as many as the system gives.
   void Grow(int wanted) noexcept {
     try {
       while (static_cast<int>(helpers_.size()) < wanted) {
@@ -163,15 +164,15 @@ class Pool {
     }
   }
 
-  bool runs_ = false;             ///< a team, of which the calling thread is one
-  std::unique_ptr<Pool> within_;  ///< for teams within it
+  bool runs_ = false;             ///< a team runs; the calling thread is part of it
+  std::unique_ptr<Pool> within_;  ///< pool for teams inside a team
   TeamBackoff backoff_;
-  CpuMask allowed_;           ///< the calling thread's; kept for its memory
-  pid_t process_ = getpid();  ///< whose threads the helpers are
+  CpuMask allowed_;           ///< mask of the calling thread; kept to reuse its memory
+  pid_t process_ = getpid();  ///< process that the helpers belong to
   std::vector<std::unique_ptr<Helper>> helpers_;
   std::atomic<std::uint32_t> running_ = 0;
   Places places_;
-  // The present team, written before its helpers are woken.
+  // The following describe the current team and are written before its helpers are woken.
   TeamState* state_ = nullptr;
   TeamBody body_ = nullptr;
   void* context_ = nullptr;

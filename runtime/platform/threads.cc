@@ -21,7 +21,8 @@ std::string ReadFirstLine(const std::string& path) {
   return line;
 }
 
-/// The path of this process's cgroup for `controller` (empty = the v2 hierarchy), "" when unknown.
+/// Returns the path of this process's cgroup for `controller` (empty = the v2 hierarchy), "" when
+/// unknown.
 std::string CgroupPath(const std::string& root, const std::string& controller) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -35,7 +36,7 @@ std::string CgroupPath(const std::string& root, const std::string& controller) {
   return "";
 }
 
-/// Whole CPUs of quota / period, at least 1; 0 when there is no quota.
+/// Returns the whole CPUs of quota / period, at least 1; 0 when there is no quota.
 int WholeCpus(double quota, double period) {
   if (!(quota > 0) || !(period > 0)) return 0;
   return std::max(1, static_cast<int>(std::min(quota / period, 1e6)));
@@ -56,7 +57,7 @@ int QuotaV1(const std::string& folder) {
 
 int Tighter(int a, int b) { return a == 0 ? b : b == 0 ? a : std::min(a, b); }
 
-/// The least quota of a group and its ancestors: each of them limits what lies below.
+/// Returns the least quota of a group and its ancestors, each of which limits the groups below.
 template <class Quota>
 int LeastQuota(const std::string& mount, std::string path, Quota quota) {
   int limit = quota(mount);
@@ -67,7 +68,7 @@ int LeastQuota(const std::string& mount, std::string path, Quota quota) {
   return limit;
 }
 
-/// SMT siblings count once: they name the same list.
+/// Counts CPUs, where SMT siblings count once: they name the same list.
 int CountCores(const std::string& root, std::span<const int> cpus) {
   std::set<std::string> cores;
   for (const int cpu : cpus) {

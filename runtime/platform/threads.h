@@ -8,13 +8,16 @@
 
 namespace manyhead::internal {
 
-/// CPUs the cgroup quota under `root` (normally "/") allows, v2 then v1; 0 = no limit found.
+/// Returns the number of CPUs that the cgroup quota under `root` (normally "/") allows, v2 then v1;
+/// 0 = no limit found.
 int CgroupCpuLimit(const std::string& root);
 
-/// DefaultThreads() of a thread that may run on `cpus`, with the quota and topology under `root`.
+/// Returns DefaultThreads() for a thread that may run on `cpus`, with the quota and topology under
+/// `root`.
 int ThreadsFor(const std::string& root, std::span<const int> cpus);
 
-/// The CPUs of the calling thread's affinity mask, in order; none when that cannot be had.
+/// Returns the CPUs of the calling thread's affinity mask, in order; none when the mask cannot be
+/// read.
 std::vector<int> AffinityCpus();
 
 }  // namespace manyhead::internal

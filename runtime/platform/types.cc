@@ -11,7 +11,7 @@ struct WeightTypeRow {
   WeightBlock block;
 };
 
-// Block sizes are facts of the GGUF format.
+// The GGUF format fixes the sizes of blocks.
 constexpr WeightTypeRow kWeightTypes[] = {
     {WeightType::kF32, "F32", {1, 4}},       {WeightType::kF16, "F16", {1, 2}},
     {WeightType::kBf16, "BF16", {1, 2}},     {WeightType::kQ4_0, "Q4_0", {32, 18}},

@@ -14,7 +14,7 @@ import re
 import sys
 
 FOLDERS = ("include", "kernels", "runtime", "tools", "tests", "bench")
-PLAIN = ("include/",)
+PLAIN = ("include/", "runtime/platform/", "runtime/linear/", "runtime/layer/", "runtime/model/")
 LABELS = ("Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|Policies|Sharing|Growth|"
           "Memory|Handles|Structs|Numbers|Norms|Rotation|Groups")
 COMMENT = re.compile(r"^\s*//[/!]?(?!<)( ?)(.*)$")
