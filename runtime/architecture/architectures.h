@@ -9,34 +9,34 @@
 
 namespace manyhead {
 
-/// Which layers see only a window where config.json has one but does not list them.
+/// Says which layers have a window where config.json names one but does not list these layers.
 enum class WindowRule : std::uint8_t {
   kNone,      ///< the family has no windows
   kAll,       ///< every layer
-  kSwitched,  ///< those from max_window_layers on, if use_sliding_window
-  kPattern,   ///< all but every n-th
+  kSwitched,  ///< layers from max_window_layers on, if use_sliding_window
+  kPattern,   ///< all layers but every n-th
 };
 
-/// What config.json calls the keys of experts.
+/// Says which names config.json gives to the keys of experts.
 enum class ExpertKeys : std::uint8_t { kNone, kLocal, kMoe };
 
-/// How a family's files hold queries, keys and values.
+/// Says how a family's files store queries, keys and values.
 enum class ProjectionLayout : std::uint8_t {
-  kSeparate,  ///< as three matrices
-  kFused,     ///< as one: rows of queries, then of keys, then of values
+  kSeparate,  ///< three matrices
+  kFused,     ///< one matrix: rows of queries, then of keys, then of values
 };
 
-/// How safetensors files name their tensors; see TensorRow.
+/// Says how safetensors files name their tensors; see TensorRow.
 enum class HfNames : std::uint8_t { kLlama, kGemma, kGpt2 };
 
-/// What Hugging Face's config class fills in where a key is absent. A nested config.json
-/// ("text_config") leaves out what equals them. 0 = the class has no number of its own.
+/// The defaults of Hugging Face's config class for absent keys. A nested config.json
+/// ("text_config") omits values that equal them. 0 = the class has no default of its own.
 struct HfDefaults {
   std::int64_t d_model, layers, heads, kv_heads, ffn, vocab, context;
 };
 
-/// One family of models: what its files leave to code. Loader, planner and config.json reader all
-/// take it from here.
+/// One family of models: the facts that its files do not state. Loader, planner and config.json
+/// reader all use this table.
 struct Architecture {
   std::string_view gguf;  ///< general.architecture; empty: only the planner knows the family
   std::string_view hf;    ///< model_type of config.json; empty: it has no config.json of its own
@@ -48,18 +48,19 @@ struct Architecture {
   FeedForwardKind feed_forward = FeedForwardKind::kGated;
   Activation activation = Activation::kSilu;
   PositionKind positions = PositionKind::kRotary;
-  bool interleaved_rope = false;  ///< how GGUF files order the rows of queries and keys
-  bool scaled_embedding = false;  ///< embedding rows times sqrt(d_model)
-  float attention_softcap = 0;    ///< where the file does not state it
+  bool interleaved_rope = false;  ///< order in which GGUF files store the rows of queries and keys
+  bool scaled_embedding = false;  ///< embedding rows are multiplied by sqrt(d_model)
+  float attention_softcap = 0;    ///< default where the file does not state it
   float logit_softcap = 0;
   bool sinks = false;  ///< a learned logit of each head joins the softmax
 
-  bool biases = false;       ///< every product has one; else GGUF files may have attention's
+  /// Every product has a bias; otherwise GGUF files may have those of attention.
+  bool biases = false;
   bool hf_qkv_bias = false;  ///< queries, keys and values have biases, the output none, whatever
                              ///< attention_bias says
   ProjectionLayout projections = ProjectionLayout::kSeparate;
 
-  std::int64_t window = 0;          ///< where a GGUF file does not state it
+  std::int64_t window = 0;          ///< default where a GGUF file does not state it
   std::int64_t window_pattern = 0;  ///< every n-th layer sees all; 0 = no such rule
   bool local_rope = false;          ///< layers with a window have a rotary base of their own
   std::int64_t odd_scale_layers =
@@ -68,24 +69,24 @@ struct Architecture {
   HfNames names = HfNames::kLlama;
   WindowRule hf_windows = WindowRule::kNone;
   ExpertKeys experts = ExpertKeys::kNone;
-  bool hf_tied = false;          ///< tie_word_embeddings where the key is absent
-  std::int64_t hf_head_dim = 0;  ///< where the key is absent; 0 = hidden_size / heads
-  std::int64_t hf_window = 0;    ///< where a nested config.json has no sliding_window
+  bool hf_tied = false;          ///< default of tie_word_embeddings
+  std::int64_t hf_head_dim = 0;  ///< default of the key; 0 = hidden_size / heads
+  std::int64_t hf_window = 0;    ///< default of sliding_window in a nested config.json
   HfDefaults hf_defaults = {};
 };
 
-/// Every family, in the order in which messages list them.
+/// Returns every family, in the order in which messages list them.
 std::span<const Architecture> Architectures() noexcept;
 
-/// The families that GGUF files may name, "llama, qwen2, ...", and those of config.json.
+/// Return the families that GGUF files may name, "llama, qwen2, ...", and those of config.json.
 std::string GgufArchitectureNames();
 std::string HfArchitectureNames();
 
-/// Null when no family has that name.
+/// Return null when no family has that name.
 const Architecture* FindGgufArchitecture(std::string_view name) noexcept;
 const Architecture* FindHfArchitecture(std::string_view model_type) noexcept;
 
-/// A config with the values that the family fixes.
+/// Returns a config with the values that the family fixes.
 ModelConfig ConfigOf(const Architecture& architecture);
 
 }  // namespace manyhead

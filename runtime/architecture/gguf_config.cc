@@ -13,13 +13,13 @@ namespace {
 
 namespace keys = gguf_keys;
 
-// Above any real model; keeps sizes computed from a file far from overflow.
+// The limits exceed any real model; they keep sizes computed from a file far from overflow.
 constexpr std::int64_t kMaxLayers = 4096;
 constexpr std::int64_t kMaxDim = std::int64_t{1} << 24;
-constexpr std::int64_t kMaxHeadDim = 1024;  // of the attention kernels
+constexpr std::int64_t kMaxHeadDim = 1024;  // limit of the attention kernels
 constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
 
-/// Reads the keys of one architecture and remembers the first thing that is wrong.
+/// Reads the keys of one architecture and records the first error.
 class Reader {
  public:
   Reader(const Metadata& metadata, std::string_view prefix)
@@ -28,14 +28,16 @@ class Reader {
   const Status& status() const { return status_; }
   bool ok() const { return status_.ok(); }
 
-  /// The integer at `key` within [low, high]; `fallback` when absent, unless it is negative.
+  /// Returns the integer at `key` within [low, high]; `fallback` when absent, unless it is
+  /// negative.
   std::int64_t Int(std::string_view key, std::int64_t low, std::int64_t high,
                    std::int64_t fallback) {
     const std::optional<std::int64_t> value = Take(metadata_.GetInt(Name(key)), key, fallback < 0);
     return value ? InRange(key, *value, low, high) : fallback;
   }
 
-  /// The finite number at `key`, above `low`; `fallback` when absent, unless it is negative.
+  /// Returns the finite number at `key`, above `low`; `fallback` when absent, unless it is
+  /// negative.
   double Float(std::string_view key, double low, double fallback) {
     const std::optional<double> value =
         Take(metadata_.GetFloat(Name(key)), key, /*required=*/fallback < 0);
@@ -44,8 +46,8 @@ class Reader {
     return *value;
   }
 
-  /// The finite number at `key`, where 0 states that the feature is off: `off` then, and `fallback`
-  /// when the key is absent.
+  /// Returns the finite number at `key`. The number 0 says that the feature is off and gives `off`;
+  /// an absent key gives `fallback`.
   double FloatOrOff(std::string_view key, double off, double fallback) {
     const std::optional<double> value = Take(metadata_.GetFloat(Name(key)), key, false);
     if (!value) return fallback;
@@ -53,10 +55,10 @@ class Reader {
     return *value == 0 ? off : *value;
   }
 
-  /// One integer a layer: the file holds an array of them or one for all.
+  /// Returns one integer for each layer: the file holds an array of them or one number for all.
   std::vector<std::int64_t> PerLayer(std::string_view key, std::int64_t layers, std::int64_t low,
                                      std::int64_t high, std::int64_t fallback) {
-    // Before it is widened: an array may be as long as the file.
+    // The length is checked before the array is copied: it may be as long as the file.
     if (const std::int64_t count = metadata_.Count(Name(key)); count > 1 && count != layers)
       Fail(Name(key) + " has " + std::to_string(count) +
            " values for block_count = " + std::to_string(layers));
@@ -117,7 +119,7 @@ class Reader {
   Status status_;
 };
 
-/// Refuses a file that turns on something that this library does not compute.
+/// Returns an error for a file that turns on a feature which this library does not compute.
 Status CheckRefused(const Reader& reader, const Metadata& metadata) {
   for (const keys::Refused& refused : keys::RefusedKeys()) {
     const std::string key = reader.Name(refused.key);
@@ -197,19 +199,20 @@ Result<RopeConfig> ReadRope(Reader& reader, const Checkpoint& file,
   }
   if (Status status = ReadRopeFactors(reader, file, rope); !status.ok()) return status;
   if (!reader.ok()) return reader.status();
-  // What the keys' own ranges leave, e.g. one that must be above another.
+  // This checks relations between the keys, e.g. that one is above another.
   if (const Result<Rope> created = Rope::Create(rope, head_dim, Isa::kScalar); !created.ok())
     return Status(StatusCode::kIoError, created.status().message());
   return rope;
 }
 
-/// Which layers see only a window: all when the family has no rule, else all but every n-th.
-/// Without a window there is none to see, and all layers rotate alike.
+/// Reads which layers have a window: all when the family has no rule, else all but every n-th.
+/// Without a window no layer has one, and all layers rotate alike.
 Status ReadWindows(Reader& reader, const Metadata& metadata, const Architecture& architecture,
                    ModelConfig& config) {
   const std::int64_t window = reader.Int(keys::kWindow, 0, kMaxContext, architecture.window);
   const std::string key = reader.Name(keys::kWindowPattern);
-  // A number n means every n-th layer is full; a list says for each layer whether it has a window.
+  // A number n means that every n-th layer is full; a list says for each layer whether it has a
+  // window.
   Result<std::optional<std::vector<std::int64_t>>> pattern = metadata.GetInts(key);
   if (!pattern.ok()) return pattern.status();
   const std::int64_t layers = static_cast<std::int64_t>(config.layers.size());
@@ -257,7 +260,7 @@ Status ReadLayers(Reader& reader, ModelConfig& config) {
   return reader.status();
 }
 
-/// The rotary embedding of all layers, and that of layers with a window where they have their own.
+/// Reads the rotary embedding of all layers, and that of layers with a window where it differs.
 Status ReadRopes(Reader& reader, const Checkpoint& file, const Architecture& architecture,
                  ModelConfig& config) {
   if (config.positions != PositionKind::kRotary) return {};
@@ -266,7 +269,7 @@ Status ReadRopes(Reader& reader, const Checkpoint& file, const Architecture& arc
   if (!rope.ok()) return rope.status();
   config.ropes.push_back(*std::move(rope));
   if (!architecture.local_rope) return {};
-  // Layers with a window turn by a base of their own and are not stretched.
+  // Layers with a window have a rotary base of their own and no scaling.
   RopeConfig local = config.ropes[0];
   local.scaling = RopeScaling::kNone;
   local.factor = 1;

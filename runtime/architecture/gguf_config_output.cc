@@ -46,7 +46,7 @@ void WriteGgufConfig(const ModelConfig& config, const Architecture& architecture
   if (config.positions == PositionKind::kRotary)
     count(keys::kRopeDimensions, std::max<std::int64_t>(2, first.head_dim / 2 * 2));
   count(keys::kWindow, window);
-  // A single layer's list would be read as a number that means something else.
+  // A list of a single layer would be read as a number, which has another meaning.
   if (config.layers.size() > 1)
     output.AddKey(name(keys::kWindowPattern), std::span<const std::uint32_t>(local));
 }

@@ -82,7 +82,7 @@ constexpr Refused kRefused[] = {
     {"rescale_every_n_layers"},
     {"rope.dimension_sections"},
     {"rope.scaling.yarn_log_multiplier"},
-    {"rope.scaling.yarn_ext_factor", 1, -1},  // -1: as the type of scaling says
+    {"rope.scaling.yarn_ext_factor", 1, -1},  // -1: the type of scaling decides
     {"rope.scaling.yarn_attn_factor", 1},
     {"rope.scaling.alpha"},
 };

@@ -4,10 +4,10 @@
 #include <span>
 #include <string_view>
 
-/// What becomes of the metadata keys of a GGUF file that describe its model: every key that loaders
-/// of these families know is used, harmless or refused. Names stand without the architecture that
-/// precedes them ("llama.block_count"). Keys beyond these lists describe other families; the
-/// tensors of those have no place here and are refused by name.
+/// Lists the metadata keys of a GGUF file that describe its model: every key that loaders of these
+/// families know is used, harmless or refused. The names omit the architecture that precedes them
+/// ("llama.block_count"). Other keys belong to other families; the tensors of those have no place
+/// here and are refused by name.
 
 namespace manyhead::gguf_keys {
 
@@ -39,12 +39,12 @@ inline constexpr std::string_view kRopeAttentionFactor = "rope.scaling.attn_fact
 inline constexpr std::string_view kRopeBetaFast = "rope.scaling.yarn_beta_fast";
 inline constexpr std::string_view kRopeBetaSlow = "rope.scaling.yarn_beta_slow";
 
-/// Keys that the config is read from.
+/// Returns the keys that the config is read from.
 std::span<const std::string_view> Used() noexcept;
 
 struct Harmless {
   std::string_view key;
-  std::string_view why;  ///< it changes no result
+  std::string_view why;  ///< reason why it changes no result
 };
 std::span<const Harmless> HarmlessKeys() noexcept;
 

@@ -3,22 +3,22 @@
 #include <span>
 #include <string_view>
 
-/// What becomes of the keys of a Hugging Face config.json: every key that the config classes of
-/// these families read is used, harmless or refused.
+/// Lists the keys of a Hugging Face config.json: every key that the config classes of these
+/// families read is used, harmless or refused.
 
 namespace manyhead::hf_keys {
 
-/// Keys that sizes are read from.
+/// Returns the keys that sizes are read from.
 std::span<const std::string_view> Used() noexcept;
 
 struct Harmless {
   std::string_view key;
-  std::string_view why;  ///< it changes no size and no count
+  std::string_view why;  ///< reason why it changes no size and no count
 };
 std::span<const Harmless> HarmlessKeys() noexcept;
 
-/// Keys that change a model's tensors or its attention in a way that is not planned. null, false,
-/// 0 and what is empty state that the feature is off.
+/// Returns keys that change a model's tensors or its attention in a way that is not planned. null,
+/// false, 0 and empty values state that the feature is off.
 std::span<const std::string_view> RefusedKeys() noexcept;
 
 }  // namespace manyhead::hf_keys

@@ -10,7 +10,7 @@ using Part = TensorPart;
 using Context = TensorContext;
 using Shape = std::vector<std::int64_t>;
 
-// Which models have a tensor.
+// These functions say which models have a tensor.
 
 bool HasVocabulary(const Context& c) { return c.config.vocab_size != 0; }
 bool HasNorms(const Context& c) { return c.config.norm != NormKind::kNone; }
@@ -46,7 +46,7 @@ bool HasGate(const Context& c) { return IsDense(c) && IsGated(c); }
 bool HasGateBias(const Context& c) { return HasFfnBias(c) && IsGated(c); }
 bool HasPostFfnNorm(const Context& c) { return HasPostNorms(c) && HasFfn(c); }
 
-// Shapes.
+// These functions return the shapes of tensors.
 
 Shape Width(const Context& c) { return {c.config.d_model}; }
 Shape HeadWidth(const Context& c) { return {c.layer.head_dim}; }
@@ -181,7 +181,7 @@ std::string Fill(std::string_view pattern, std::int64_t layer) {
       .append(pattern.substr(at + 2));
 }
 
-/// The layer of `name`, where it is `pattern` filled with one.
+/// Returns the layer in `name`, where the name is `pattern` filled with a layer.
 std::optional<std::int64_t> LayerOf(std::string_view pattern, std::string_view name) noexcept {
   const std::size_t at = pattern.find("{}");
   const std::string_view before = pattern.substr(0, at), after = pattern.substr(at + 2);

@@ -12,11 +12,11 @@
 
 namespace manyhead {
 
-/// The place that a tensor has in a model.
+/// The role of a tensor in a model.
 enum class TensorRole : std::uint8_t {
   kEmbedding,
-  kPositions,    ///< of PositionKind::kLearned
-  kRopeFactors,  ///< of RopeScaling::kFactors
+  kPositions,    ///< table of PositionKind::kLearned
+  kRopeFactors,  ///< factors of RopeScaling::kFactors
   kFinalNorm,
   kHead,
   kAttentionNorm,
@@ -40,30 +40,30 @@ enum class TensorRole : std::uint8_t {
   kPostFfnNorm,
 };
 
-/// What a tensor is to its role.
+/// The part of its role that a tensor holds.
 enum class TensorPart : std::uint8_t {
   kMatrix,
   kBias,
-  kScale,  ///< of a norm
-  kShift,  ///< of a norm
+  kScale,  ///< scale of a norm
+  kShift,  ///< shift of a norm
   kValues,
 };
 
-/// Which of a tensor's rows or columns belong to which heads.
+/// Says which of a tensor's rows or columns belong to which heads.
 enum class HeadAxis : std::uint8_t {
   kNone,
   kQueryRows,      ///< H * D rows
   kKeyRows,        ///< K * D rows
   kValueRows,      ///< K * Dv rows
-  kFusedRows,      ///< all of these rows, one kind after the other
+  kFusedRows,      ///< all of these rows, one kind after another
   kOutputColumns,  ///< H * Dv columns
-  kPerQueryHead,   ///< an element of each query head
+  kPerQueryHead,   ///< one element for each query head
 };
 
-/// What rows of the table look at.
+/// The model and layer that rows of the table are evaluated for.
 struct TensorContext {
   const ModelConfig& config;
-  const LayerConfig& layer;  ///< of a tensor of no layer: the first, or an empty one
+  const LayerConfig& layer;  ///< for a tensor outside layers: the first layer, or an empty one
   ProjectionLayout projections;
 };
 
@@ -74,52 +74,52 @@ struct TensorRow {
   std::string_view gguf;
   std::string_view hf_llama;  ///< in safetensors files of HfNames::kLlama, and of others that have
                               ///< no name of their own; empty: these have no such tensor
-  std::string_view hf_gemma;  ///< of HfNames::kGemma, where it is another
-  std::string_view hf_gpt2;   ///< of HfNames::kGpt2, whose matrices are stored transposed
+  std::string_view hf_gemma;  ///< name in HfNames::kGemma, where it differs
+  std::string_view hf_gpt2;   ///< name in HfNames::kGpt2, whose matrices are stored transposed
   HeadAxis heads;
-  bool (*present)(const TensorContext&);                     ///< whether a model has it
+  bool (*present)(const TensorContext&);                     ///< says whether a model has it
   std::vector<std::int64_t> (*shape)(const TensorContext&);  ///< outermost dimension first
 
   bool per_layer() const noexcept { return gguf.find("{}") != std::string_view::npos; }
-  /// Whether `scheme` stores a matrix as [inputs, outputs].
+  /// Returns true where `scheme` stores a matrix as [inputs, outputs].
   bool transposed(HfNames scheme) const noexcept;
 };
 
-/// All rows, in the order in which this library writes tensors: those of no layer first.
+/// Returns all rows, in the order in which this library writes tensors: those outside layers first.
 std::span<const TensorRow> TensorRows() noexcept;
-/// The row of a tensor that every model has a name for.
+/// Returns the row of a tensor that every model has a name for.
 const TensorRow& FindTensorRow(TensorRole role, TensorPart part) noexcept;
 
 std::string GgufName(const TensorRow& row, std::int64_t layer);
 std::string GgufName(TensorRole role, TensorPart part);
-/// Empty where `scheme` has no such tensor.
+/// Returns the name in safetensors files; empty where `scheme` has no such tensor.
 std::string HfName(const TensorRow& row, HfNames scheme, std::int64_t layer);
 
 /// One tensor of one model.
 struct ModelTensor {
   const TensorRow* row = nullptr;
-  std::int64_t layer = -1;  ///< -1: of no layer
+  std::int64_t layer = -1;  ///< -1: outside layers
   std::vector<std::int64_t> shape;
 };
 
-/// The tensors of a model of `config`, first those of no layer, then layer by layer.
+/// Returns the tensors of a model of `config`, first those outside layers, then layer by layer.
 std::vector<ModelTensor> ListTensors(const ModelConfig& config, ProjectionLayout projections);
 
-/// What a tensor's GGUF name says.
+/// The row and layer that a tensor's GGUF name states.
 struct TensorPlace {
   const TensorRow* row = nullptr;
   std::int64_t layer = -1;
 };
 std::optional<TensorPlace> FindGgufTensor(std::string_view name) noexcept;
 
-/// Whether the heads of a layer divide a tensor of `row` among them.
+/// Returns true where a tensor of `row` is divided among the heads of its layer.
 inline bool IsPerHead(const TensorRow& row) noexcept { return row.heads != HeadAxis::kNone; }
-/// Whether `row` is one of W_q, W_k, W_v and W_o.
+/// Returns true where `row` is one of W_q, W_k, W_v and W_o.
 inline bool IsProjection(const TensorRow& row) noexcept {
   return IsPerHead(row) && row.part == TensorPart::kMatrix;
 }
 
-/// Whether a decode step reads single rows of a tensor of `row` instead of all of them.
+/// Returns true where a decode step reads single rows of a tensor of `row` instead of all of them.
 inline bool IsLookedUp(const TensorRow& row, const ModelConfig& config) noexcept {
   return row.role == TensorRole::kPositions ||
          (row.role == TensorRole::kEmbedding && !config.tied_embeddings);

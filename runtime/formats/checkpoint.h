@@ -36,20 +36,20 @@ class Metadata {
   virtual ~Metadata() = default;
 
   virtual Result<std::optional<std::string_view>> GetString(std::string_view key) const = 0;
-  /// Any integer type whose value fits.
+  /// Returns a value of any integer type that fits.
   virtual Result<std::optional<std::int64_t>> GetInt(std::string_view key) const = 0;
-  /// Any number.
+  /// Returns a number of any type.
   virtual Result<std::optional<double>> GetFloat(std::string_view key) const = 0;
   virtual Result<std::optional<bool>> GetBool(std::string_view key) const = 0;
-  /// Arrays; numbers of any type that fit. A single number counts as an array of one for the number
-  /// forms.
+  /// Return arrays; their numbers may have any type if they fit. A single number counts as an array
+  /// of one for the number forms.
   virtual Result<std::optional<std::vector<std::string_view>>> GetStrings(
       std::string_view key) const = 0;
   virtual Result<std::optional<std::vector<std::int64_t>>> GetInts(std::string_view key) const = 0;
   virtual Result<std::optional<std::vector<float>>> GetFloats(std::string_view key) const = 0;
 
-  /// The number of elements of an array, 1 for another value, 0 when absent: what the getters above
-  /// will return.
+  /// Returns the number of elements that the getters above would return: those of an array, 1 for
+  /// another value, 0 when absent.
   virtual std::int64_t Count(std::string_view key) const noexcept = 0;
 
   /// One key with a number for its type and, shortened to one line, its value.
@@ -58,39 +58,40 @@ class Metadata {
     std::int64_t type = 0;
     std::string value;
   };
-  /// All keys in the order of the file.
+  /// Returns all keys in the order of the file.
   virtual std::vector<Entry> entries() const = 0;
 };
 
-/// A model as it is stored, whatever the format: a GGUF file, later a folder of safetensors files.
+/// A stored model of any format: a GGUF file, later a folder of safetensors files.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
 
-  /// Opens what stands at `path` in the format it has.
+  /// Opens the file at `path` in its own format.
   /// Errors   as the format's own Open.
   static Result<std::unique_ptr<const Checkpoint>> Open(const std::string& path);
 
-  /// As it was given to Open.
+  /// The path that was given to Open.
   virtual const std::string& path() const noexcept = 0;
-  /// Bytes of all files, metadata included.
+  /// The bytes of all files, metadata included.
   virtual std::int64_t size_bytes() const noexcept = 0;
   /// The values of the model's config.
   virtual const Metadata& config() const noexcept = 0;
-  /// The values that the tokenizer is made of.
+  /// The values that describe the tokenizer.
   virtual const Metadata& tokenizer() const noexcept = 0;
 
   virtual std::span<const StoredTensor> tensors() const noexcept = 0;
-  /// Null when absent.
+  /// Returns null when the tensor is absent.
   virtual const StoredTensor* FindTensor(std::string_view name) const noexcept = 0;
 
   /// Starts reading the tensors into memory in the background; call before touching all of them.
   virtual void Prefetch() const noexcept = 0;
-  /// Takes `part` of a tensor's data out of this process's memory until it is read again.
+  /// Releases the pages of `part` of a tensor's data from this process's memory until it is read
+  /// again.
   virtual void ReleasePages(std::span<const std::byte> part) const noexcept = 0;
 };
 
-/// `status` with `path` before its message, unless it stands there already.
+/// Returns `status` with `path` before its message, unless the message begins with it.
 Status WithPath(const std::string& path, const Status& status);
 
 }  // namespace manyhead

@@ -123,7 +123,7 @@ Result<std::optional<std::vector<float>>> GgufFile::GetFloats(std::string_view k
   GgufCursor cursor = value->cursor;
   for (float& number : numbers) {
     const double element = TakeFloat(value->element_type, &cursor);
-    // Infinities of the file stay; a float64 beyond float32 would become one.
+    // Infinities of the file are kept; a float64 beyond float32 would become infinite.
     if (std::isfinite(element) &&
         std::abs(element) > static_cast<double>(std::numeric_limits<float>::max()))
       return impl_->DoesNotFit(key, *value, "float32");
@@ -163,7 +163,7 @@ int GgufFile::version() const noexcept { return impl_->index.version; }
 
 std::vector<GgufFile::KeyInfo> GgufFile::keys() const {
   std::vector<std::uint64_t> offsets = impl_->index.keys_by_name;
-  std::ranges::sort(offsets);  // file order
+  std::ranges::sort(offsets);  // the order of the file
   std::vector<KeyInfo> infos;
   infos.reserve(offsets.size());
   for (std::uint64_t offset : offsets) {

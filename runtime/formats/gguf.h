@@ -15,7 +15,7 @@
 
 namespace manyhead {
 
-/// GGUF's value types; the numbers are the file's.
+/// GGUF's value types, with the numbers that the file uses.
 enum class GgufType : std::uint32_t {
   kUint8 = 0,
   kInt8 = 1,
@@ -36,16 +36,16 @@ enum class GgufType : std::uint32_t {
 /// count, length, offset and alignment against the file's size, with no allocation larger than the
 /// file (or 16 MiB).
 ///
-/// Refused although a lenient reader could go on: two keys or two tensors of the same name, tensors
-/// that share bytes, arrays of arrays, dimensions of 0. Names and strings may hold any bytes:
-/// messages and keys() escape what would disturb a terminal.
+/// These are errors although a lenient reader could go on: two keys or two tensors of the same
+/// name, tensors that share bytes, arrays of arrays, dimensions of 0. Names and strings may hold
+/// any bytes: messages and keys() escape bytes that would disturb a terminal.
 ///
-/// A list of bools counts as one of the integers 0 and 1.
+/// A list of bools counts as a list of the integers 0 and 1.
 class GgufFile final : public Checkpoint, public Metadata {
  public:
-  /// Errors   kIoError naming the file and what is wrong at which key or tensor; kUnsupported
-  ///          naming a tensor's type id that this library cannot read, another version of GGUF, or
-  ///          a big-endian file.
+  /// Errors   kIoError naming the file, the key or tensor and its error; kUnsupported naming a
+  ///          tensor's type id that this library cannot read, another version of GGUF, or a
+  ///          big-endian file.
   static Result<GgufFile> Open(const std::string& path);
   GgufFile(GgufFile&&) noexcept;
   GgufFile& operator=(GgufFile&&) noexcept;

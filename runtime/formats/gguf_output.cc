@@ -27,7 +27,7 @@ std::int64_t BytesOf(const GgufOutput::Tensor& tensor) {
   return bytes;
 }
 
-/// Gathers small pieces, so that each does not cost a call of the system.
+/// Collects small writes, so that not each of them is a system call.
 class BufferedFile {
  public:
   explicit BufferedFile(AtomicFile file) : file_(std::move(file)) { buffer_.reserve(kBytes); }

@@ -14,21 +14,21 @@
 
 namespace manyhead {
 
-/// A GGUF file of version 3 in the making.
+/// Collects keys and tensors and writes them as a GGUF file of version 3.
 class GgufOutput {
  public:
-  /// Takes the next bytes of a tensor.
+  /// Receives the next bytes of a tensor.
   using Sink = std::function<Status(std::span<const std::byte>)>;
 
   struct Tensor {
     std::string name;
     WeightType type = WeightType::kF32;
     std::vector<std::int64_t> shape;  ///< innermost dimension first, the first in whole blocks
-    /// Gives the sink all the tensor's bytes, in any number of parts.
+    /// Passes all the tensor's bytes to the sink, in any number of parts.
     std::function<Status(const Sink&)> write;
   };
 
-  /// A key as another file has it: name, type and value.
+  /// Adds a key in the bytes of another file: name, type and value.
   void AddKey(std::span<const std::byte> bytes);
   void AddKey(std::string_view key, std::uint32_t value);
   void AddKey(std::string_view key, float value);
@@ -39,11 +39,11 @@ class GgufOutput {
   void AddKey(std::string_view key, std::span<const std::string> values);
   void AddTensor(Tensor tensor) { tensors_.push_back(std::move(tensor)); }
 
-  /// The file appears under `path` when it is whole and on the disk. `alignment` is what its key
-  /// general.alignment says, 32 without it.
-  /// Errors   kIoError naming `path`, and what a tensor's `write` gives.
+  /// Writes the file, which appears under `path` when it is complete and on the disk. `alignment`
+  /// is the value of its key general.alignment, 32 without the key.
+  /// Errors   kIoError naming `path`, and the errors of a tensor's `write`.
   Status Write(const std::string& path, std::int64_t alignment) const;
-  /// The same for a file that need not survive the machine.
+  /// Does the same for a file that may be lost when the machine fails.
   Status WriteUnsynced(const std::string& path, std::int64_t alignment) const;
 
  private:

@@ -21,23 +21,24 @@ constexpr std::uint64_t kMinAlignment = 8;
 constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMaxNameBytes = 65535;
 constexpr std::uint32_t kMaxDims = 4;
-// The shortest key (one letter, one byte) and tensor (one letter, one dimension) in the file.
+// Least sizes in the file of a key (one letter, one byte) and a tensor (one letter, one dimension).
 constexpr std::uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
-// Files smaller than this may need an index larger than they are.
+// The index of a file may take this many bytes even where the file is smaller.
 constexpr std::uint64_t kFreeBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kIndexBytesPerTensor = sizeof(StoredTensor) + 16;
 
 std::string Text(std::uint64_t value) { return std::to_string(value); }
 
-// Only for messages: building them for every key would cost more than reading it.
+// These are only called for messages: building the text for every key would cost more than reading
+// it.
 std::string KeyText(std::string_view name) { return "key '" + Printable(name) + "'"; }
 std::string TensorText(std::string_view name) { return "tensor '" + Printable(name) + "'"; }
 std::string NameText(const char* kind, std::uint64_t index, std::uint64_t count) {
   return std::string("the name of ") + kind + " " + Text(index + 1) + " of " + Text(count);
 }
 
-/// One pass over a file's header.
+/// Parses the header of a file in one pass.
 class Parser {
  public:
   Parser(std::span<const std::byte> bytes, const std::string& name)
@@ -46,7 +47,7 @@ class Parser {
   Result<GgufIndex> Parse();
 
  private:
-  // Each returns what is wrong, or ok.
+  // Each returns the first error, or ok.
   Status ParseHeader();
   Status CheckVersion(std::uint32_t version) const;
   Status ParseKeys();
@@ -73,7 +74,7 @@ class Parser {
     return Error("the file of " + Text(bytes_.size()) + " bytes ends inside " + what +
                  ", read up to byte " + Text(cursor_.position()));
   }
-  /// For a string that GgufCursor::TakeString has refused.
+  /// Returns the error for a string that GgufCursor::TakeString has refused.
   Status TextError(const std::string& what);
 
   std::span<const std::byte> bytes_;
@@ -82,7 +83,7 @@ class Parser {
   std::uint64_t num_tensors_ = 0;
   std::uint64_t num_keys_ = 0;
   std::uint64_t alignment_ = kDefaultAlignment;
-  std::vector<std::uint64_t> data_offsets_;  ///< by tensor, from the start of the data
+  std::vector<std::uint64_t> data_offsets_;  ///< [tensor], from the start of the data
   GgufIndex index_;
 };
 
@@ -118,7 +119,7 @@ Status Parser::ParseHeader() {
   if (num_keys_ > cursor_.remaining() / kMinKeyBytes)
     return Error("kv_count = " + Text(num_keys_) + " is more than a file of " +
                  Text(bytes_.size()) + " bytes can hold");
-  // Each tensor has data too, so real files are far from the second bound, which keeps the index
+  // Each tensor has data too, so real files are far below the second bound, which keeps the index
   // smaller than the file.
   if (num_tensors_ > cursor_.remaining() / kMinTensorBytes ||
       num_tensors_ > std::max<std::uint64_t>(bytes_.size(), kFreeBytes) / kIndexBytesPerTensor ||
@@ -239,7 +240,7 @@ Status Parser::FindAlignment() {
 Status Parser::ParseTensors() {
   index_.keys_end = cursor_.position();
   index_.alignment = alignment_;
-  // Keys have used up bytes since the header was checked.
+  // The keys have used bytes since the header was checked.
   if (num_tensors_ > cursor_.remaining() / kMinTensorBytes)
     return Error("tensor_count = " + Text(num_tensors_) + " is more than the " +
                  Text(cursor_.remaining()) + " bytes behind the keys can hold");
@@ -300,7 +301,7 @@ Status Parser::SizeTensor(std::uint32_t type_id, StoredTensor* tensor) const {
   bool overflow = __builtin_mul_overflow(size, block->bytes, &size);
   for (int i = 1; i < tensor->num_dims; ++i)
     overflow = overflow || __builtin_mul_overflow(size, tensor->shape[i], &size);
-  // The number of elements is computed by others: it must fit too.
+  // Callers compute the number of elements, so it must fit too.
   std::int64_t elements = 1;
   for (std::int64_t dim : tensor->shape)
     overflow = overflow || __builtin_mul_overflow(elements, dim, &elements);
@@ -329,7 +330,7 @@ Status Parser::IndexTensors() {
 }
 
 Status Parser::PlaceTensors() {
-  if (num_tensors_ == 0) return {};  // a vocabulary alone need not reach its data section
+  if (num_tensors_ == 0) return {};  // a file of a vocabulary alone may end before its data section
   const std::uint64_t start = RoundUp(std::uint64_t{cursor_.position()}, alignment_);
   const std::uint64_t available = bytes_.size() - std::min<std::uint64_t>(start, bytes_.size());
   for (std::size_t i = 0; i < index_.tensors.size(); ++i) {

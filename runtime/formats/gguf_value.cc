@@ -15,7 +15,7 @@ struct TypeRow {
   std::size_t bytes;
 };
 
-// By type number.
+// The rows are in the order of the type numbers.
 constexpr TypeRow kTypes[] = {{"uint8", 1},  {"int8", 1},  {"uint16", 2},  {"int16", 2},
                               {"uint32", 4}, {"int32", 4}, {"float32", 4}, {"bool", 1},
                               {"string", 0}, {"array", 0}, {"uint64", 8},  {"int64", 8},

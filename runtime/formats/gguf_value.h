@@ -12,15 +12,15 @@
 
 namespace manyhead {
 
-/// "uint32", "string", ...
+/// Returns "uint32", "string", ...
 const char* GgufTypeName(GgufType type) noexcept;
 bool IsInteger(GgufType type) noexcept;
 bool IsNumber(GgufType type) noexcept;
-/// Bytes of one value, 0 for strings and arrays, whose size is in the file; nothing for a number
-/// that is no value type.
+/// Returns the bytes of one value, 0 for strings and arrays, whose size is in the file; nothing for
+/// a number that is no value type.
 std::optional<std::size_t> GgufScalarBytes(std::uint32_t type) noexcept;
 
-/// Reads a file's bytes from front to back. A read that would pass the end takes nothing.
+/// Reads a file's bytes from front to back. A read beyond the end does not advance.
 class GgufCursor {
  public:
   explicit GgufCursor(std::span<const std::byte> bytes, std::size_t position = 0) noexcept
@@ -33,7 +33,7 @@ class GgufCursor {
     position_ += sizeof(T);
     return true;
   }
-  /// A length of eight bytes and that many bytes.
+  /// Reads a length of eight bytes and that many bytes.
   bool TakeString(std::string_view* text) noexcept;
   bool Skip(std::uint64_t num_bytes) noexcept;
 
@@ -54,19 +54,19 @@ struct GgufValue {
   GgufCursor cursor;  ///< at the first element
 
   GgufType type() const noexcept { return is_array ? GgufType::kArray : element_type; }
-  /// "uint32", "array of string", ...
+  /// Returns "uint32", "array of string", ...
   std::string TypeText() const;
 };
 
-/// One checked element; `cursor` moves behind it.
+/// Reads one checked element and advances `cursor`.
 std::string_view TakeString(GgufCursor* cursor) noexcept;
-/// Any byte but 0 is true.
+/// Reads a bool; any byte but 0 is true.
 bool TakeBool(GgufCursor* cursor) noexcept;
-/// A number of an integer type; nothing if it does not fit.
+/// Reads a number of an integer type; returns nothing if it does not fit.
 std::optional<std::int64_t> TakeInt(GgufType type, GgufCursor* cursor) noexcept;
-/// A number of any type, rounded to double.
+/// Reads a number of any type, rounded to double.
 double TakeFloat(GgufType type, GgufCursor* cursor) noexcept;
-/// The value in one printable line; long strings and arrays are shortened.
+/// Returns the value in one printable line; long strings and arrays are shortened.
 std::string DescribeValue(GgufValue value);
 
 }  // namespace manyhead

@@ -5,8 +5,8 @@
 
 namespace manyhead {
 
-/// Sums and products of numbers that a file or a user chose, and whether any went beyond 2^63 - 1;
-/// what it returned since then means nothing.
+/// Computes sums and products of numbers that a file or a user chose, and records whether any
+/// exceeded 2^63 - 1; results after that are meaningless.
 class CheckedMath {
  public:
   std::int64_t Product(std::initializer_list<std::int64_t> factors) noexcept {

@@ -14,18 +14,19 @@
 namespace manyhead {
 namespace {
 
-/// What a head holds of a sequence of `length` tokens once it has evicted all it may.
+/// The tokens and pages that a head holds of a sequence after it has evicted all tokens that it
+/// may.
 struct Held {
   std::int64_t tokens = 0;
   std::int64_t pages = 0;
-  bool evicted = false;  ///< it holds less than everything
+  bool evicted = false;  ///< it holds fewer tokens than the sequence has
 };
 
 Held HeldAfterEviction(const KvHead& head, std::int64_t length) noexcept {
   const std::int64_t page = head.layout.page_size;
   if (head.off()) return {};
   if (head.scored()) {
-    // Whole pages go until the rest is within the budget; the protected tokens always are.
+    // Whole pages are evicted until the rest is within the budget; the protected tokens always are.
     const std::int64_t over = std::max<std::int64_t>(0, length - head.params.policy.budget);
     const std::int64_t tokens = length - CeilDiv(over, page) * page;
     return {tokens, CeilDiv(tokens, page), over > 0};
@@ -36,33 +37,34 @@ Held HeldAfterEviction(const KvHead& head, std::int64_t length) noexcept {
   return {length - gone * page, head.PagesFor(length) - gone, gone > 0};
 }
 
-/// Pages after a step of `count` tokens from `length` on, before which the head evicts.
+/// Returns the pages after a step of `count` tokens from `length` on, before which the head evicts.
 std::int64_t PagesAfterStep(const KvHead& head, std::int64_t length, std::int64_t count) noexcept {
   if (head.off()) return 0;
   return HeldAfterEviction(head, length).pages + head.PagesFor(length + count) -
          head.PagesFor(length);
 }
 
-/// Room for holes that the head's table is given on the way to `tokens` and a last eviction.
+/// Returns the number of gaps that the head's table has room for after `tokens` and a last
+/// eviction.
 std::int64_t HoleRoom(const KvHead& head, std::int64_t tokens, std::int64_t most_pages) noexcept {
   if (!HeldAfterEviction(head, tokens).evicted) return 0;
-  // A window has one hole, which grows by one that joins it. A budget may keep every other page,
-  // and evict as many at once.
+  // A window has one gap, which is extended by one that adjoins it. A budget may keep every other
+  // page, and evict as many at once.
   return KvHead::RoomForHoles(head.scored() ? 2 * std::min(most_pages, head.PagesFor(tokens)) : 2);
 }
 
-/// Heads that hold the same pages at any time, and what they have in common.
+/// Heads that hold the same pages at any time, with their common values.
 struct HeadClass {
   KvHead head;
   std::int64_t count = 0;
   std::int64_t most_pages = 0;
 };
 
-/// Most pages in use at once, by bytes of a page.
+/// Returns the largest number of pages in use at once, by bytes of a page.
 ///
-/// Between two steps that are page_size steps apart nothing but a window's hole and whole pages
-/// differ, and the later has at least as many pages of every head; so the most are in use after one
-/// of the last page_size steps or the very last, which may be shorter.
+/// Two steps that are page_size steps apart differ only in a window's gap and in whole pages, and
+/// the later one has at least as many pages of every head; so the maximum is reached after one of
+/// the last page_size steps or the very last, which may be shorter.
 std::map<std::int64_t, std::int64_t> MostPages(std::vector<HeadClass>& classes, std::int64_t tokens,
                                                std::int64_t step, std::int64_t page_size) {
   std::map<std::int64_t, std::int64_t> most;
@@ -81,7 +83,8 @@ std::map<std::int64_t, std::int64_t> MostPages(std::vector<HeadClass>& classes, 
   return most;
 }
 
-/// The heads of all layers by layout and policy; `index` tells each head's class, in order.
+/// Returns the classes of the heads of all layers by layout and policy; `index` gets each head's
+/// class, in order.
 std::vector<HeadClass> Classify(const KvCacheParams& params, std::vector<std::size_t>& index) {
   std::vector<HeadClass> classes;
   for (std::size_t l = 0; l < params.layers.size(); ++l)
@@ -99,7 +102,7 @@ std::vector<HeadClass> Classify(const KvCacheParams& params, std::vector<std::si
   return classes;
 }
 
-/// The plan's bytes of each head, from its class.
+/// Adds the plan's bytes of each head, from its class.
 void AddHeads(const KvCacheParams& params, std::int64_t sequences,
               const std::vector<HeadClass>& classes, const std::vector<std::size_t>& index,
               KvPlan& plan, CheckedMath& math) {
@@ -128,7 +131,7 @@ void AddHeads(const KvCacheParams& params, std::int64_t sequences,
 
 Result<KvPlan> PlanKv(const KvCacheParams& params, std::int64_t sequences, std::int64_t step) {
   KvPlan plan;
-  // Also checks every argument, and that nothing below goes beyond 2^63 - 1.
+  // This also checks every argument, and that nothing below exceeds 2^63 - 1.
   const Result<std::int64_t> peak = KvCapacityBytes(params, sequences, params.max_tokens, step);
   if (!peak.ok()) return peak.status();
   plan.peak_bytes = *peak;

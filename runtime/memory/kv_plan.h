@@ -11,11 +11,11 @@ namespace manyhead {
 struct KvHeadBytes {
   KvHeadParams params;
   std::int64_t bytes_per_token = 0;  ///< KvCache::bytes_per_token(layer, head)
-  std::int64_t page_bytes = 0;       ///< of all pages of all sequences
-  std::int64_t tokens = 0;           ///< held of each sequence
+  std::int64_t page_bytes = 0;       ///< bytes of all pages of all sequences
+  std::int64_t tokens = 0;           ///< tokens held of each sequence
 };
 
-/// What KvCache::usage() is going to be.
+/// The usage that KvCache::usage() will report.
 struct KvPlan {
   std::vector<std::vector<KvHeadBytes>> heads;  ///< [layer][KV head]
   std::int64_t used_bytes = 0;
@@ -24,9 +24,9 @@ struct KvPlan {
   std::int64_t bytes_per_token = 0;
 };
 
-/// Of `sequences` sequences of params.max_tokens tokens, all appended in steps of up to `step`, one
-/// step of each in turn, and evicted once at the end. capacity_bytes of `params` is ignored.
-/// table_bytes is exact but for heads with a budget, where it is the most there can be.
+/// Plans `sequences` sequences of params.max_tokens tokens, all appended in steps of up to `step`,
+/// one step of each in turn, and evicted once at the end. capacity_bytes of `params` is ignored.
+/// table_bytes is exact except for heads with a budget, where it is an upper bound.
 /// Errors   as KvCapacityBytes.
 Result<KvPlan> PlanKv(const KvCacheParams& params, std::int64_t sequences, std::int64_t step);
 

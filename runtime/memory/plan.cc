@@ -22,11 +22,11 @@ namespace {
 constexpr const char* kName = "PlanMemory";
 constexpr std::int64_t kMaxBatch = std::int64_t{1} << 20;
 constexpr std::int64_t kLeastGoodHeadDim = 64, kMostGoodHeadDim = 128;
-/// What the command itself has resident on Linux (x86-64, Debian 12) once it has run a model: the
-/// touched parts of its code and of libdnnl, libstdc++, libc, libm, libgomp and libpcre2 (10 MiB),
-/// its own data and stacks (1 MiB).
+/// Resident memory of the command itself on Linux (x86-64, Debian 12) after it has run a model: the
+/// used parts of its code and of libdnnl, libstdc++, libc, libm, libgomp and libpcre2 (10 MiB), its
+/// own data and stacks (1 MiB).
 constexpr std::int64_t kProcessBytes = std::int64_t{11} << 20;
-/// What the kernel maps at least around a page of a file that is touched.
+/// Least range that the kernel maps around a page of a file when it is read.
 constexpr std::int64_t kFaultAroundBytes = std::int64_t{64} << 10;
 
 std::int64_t Elements(const TensorInfo& tensor) {
@@ -70,13 +70,14 @@ Status CheckShape(const ModelShape& shape) {
   return Status();
 }
 
-/// Pairs of a query and a key of `tokens` tokens that the causal mask and a window leave.
+/// Returns the pairs of a query and a key of `tokens` tokens that the causal mask and a window
+/// leave.
 std::int64_t PairsSeen(std::int64_t tokens, std::int64_t window, CheckedMath& math) {
   const std::int64_t w = window == 0 ? tokens : std::min(window, tokens);
   return math.Product({w, w + 1}) / 2 + math.Product({tokens - w, w});
 }
 
-/// Fills in a plan from a shape.
+/// Computes a plan from a shape.
 class Planner {
  public:
   Planner(const ModelShape& shape, const MemoryOptions& options) : shape_(shape) {
@@ -159,7 +160,7 @@ void Planner::AddResidentWeights(WeightStorage storage, bool packs) {
   }
 }
 
-/// The matrices that a tensor is bound as: three of fused queries, keys and values.
+/// Returns the matrices that a tensor is bound as: three for fused queries, keys and values.
 std::vector<WeightView> Planner::MatricesOf(const TensorInfo& tensor,
                                             const std::optional<TensorPlace>& place) const {
   const WeightView whole = ViewOf(tensor);
@@ -213,13 +214,13 @@ void Planner::AddScratch(const MemoryOptions& options) {
   }
 }
 
-/// Of the G query heads of one KV head, and of it.
+/// Returns the operations of the G query heads of one KV head, and of that KV head.
 FlopCount Planner::HeadFlops(const LayerConfig& layer, std::int64_t queries, std::int64_t pairs,
                              std::int64_t pairs_seen) {
   const std::int64_t group = layer.num_heads / layer.num_kv_heads;
   const std::int64_t width = layer.head_dim + layer.head_dim_v;
   FlopCount flops;
-  // Q and K, V and the output: each row of D or Dv times d_model.
+  // The products of Q and K, V and the output: each row of D or Dv times d_model.
   flops.projections = math_.Product({2, queries, (group + 1) * width, shape_.config.d_model});
   flops.scores = math_.Product({2, pairs, group * width});
   flops.scores_seen = math_.Product({2, pairs_seen, group * width});
@@ -234,7 +235,8 @@ void Planner::AddTo(FlopCount& sum, const FlopCount& part) {
   math_.Add(sum.logits, part.logits);
 }
 
-/// Every token goes through each matrix once, or through some experts and the router.
+/// Adds the operations of feed-forward: every token passes each matrix once, or those of some
+/// experts and the router.
 void Planner::AddFeedForwardFlops(std::int64_t queries, std::size_t layer, FlopCount& flops) {
   const ModelConfig& config = shape_.config;
   const std::int64_t d = config.d_model, F = config.layers[layer].ffn_dim;
@@ -267,7 +269,7 @@ void Planner::AddFlops() {
   const std::int64_t logits =
       math_.Product({2, B, shape_.config.d_model, shape_.config.vocab_size});
   plan_.flops.logits = plan_.decode_flops.logits = logits;
-  // total() adds them up without looking.
+  // total() adds them without an overflow check.
   std::int64_t total = logits;
   for (const std::int64_t part :
        {plan_.flops.projections, plan_.flops.scores, plan_.flops.feed_forward})

@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t kAlignment = 32;  // GGUF's default
 constexpr std::int64_t kBlockBytes = std::int64_t{1} << 20;
 
-/// The family of the runtime whose layers have the tensors of `config`.
+/// Returns the family of the runtime whose layers have the tensors of `config`.
 Result<const Architecture*> FamilyOf(const ModelConfig& config) {
   const auto refuse = [](const char* what, const char* expected) {
     return Status(StatusCode::kUnsupported, std::string("cannot run a model with ")
@@ -52,7 +52,7 @@ void AddTokenizer(GgufOutput& output) {
   output.AddKey("tokenizer.ggml.eos_token_id", std::uint32_t{2});
 }
 
-/// A sequence of random words (Marsaglia's xorshift, Journal of Statistical Software 8(14), 2003).
+/// A generator of random words (Marsaglia's xorshift, Journal of Statistical Software 8(14), 2003).
 class Words {
  public:
   std::uint64_t Next() {
@@ -65,14 +65,14 @@ class Words {
   std::uint64_t state_ = 0x9E3779B97F4A7C15U;
 };
 
-/// The bits of a power of two as f16, 2^-14 at least.
+/// Returns the bits of a power of two as f16, 2^-14 at least.
 std::uint16_t HalfPower(int exponent) {
   return static_cast<std::uint16_t>((std::max(exponent, -14) + 15) << 10);
 }
 
 void SetHalf(char* at, std::uint16_t bits) { std::memcpy(at, &bits, sizeof bits); }
 
-/// Random bytes at `out` become whole blocks of `type`, of numbers about 2^exponent in size.
+/// Turns random bytes at `out` into whole blocks of `type`, with numbers of about 2^exponent.
 void ShapeBlocks(WeightType type, int exponent, char* out, std::int64_t bytes) {
   const auto each_word = [&](auto mask, auto fixed) {
     using Word = decltype(mask);
@@ -108,7 +108,7 @@ void ShapeBlocks(WeightType type, int exponent, char* out, std::int64_t bytes) {
   }
 }
 
-/// Scales of norms are ones, biases and shifts zeros.
+/// Writes a vector: scales of norms are ones, biases and shifts are zeros.
 Status WriteVector(const TensorInfo& tensor, const GgufOutput::Sink& sink) {
   const std::optional<TensorPlace> place = FindGgufTensor(tensor.name);
   const bool scale = place && place->row->part == TensorPart::kScale;
@@ -116,7 +116,7 @@ Status WriteVector(const TensorInfo& tensor, const GgufOutput::Sink& sink) {
   return sink(std::as_bytes(std::span(values)));
 }
 
-/// Rows of length sqrt(1), so that products keep the size of what goes in.
+/// Writes a matrix with rows of a length of 1, so that products keep the size of their input.
 Status WriteMatrix(const TensorInfo& tensor, Words& words, const GgufOutput::Sink& sink) {
   const int exponent =
       -static_cast<int>(std::log2(static_cast<double>(tensor.shape.back())) / 2 + 0.5);

@@ -62,7 +62,7 @@ Status CompleteHeads(ShapeSpec& spec) {
   return Status();
 }
 
-/// A config of equal layers. What is only attention has no norms.
+/// Makes a config of equal layers. A decoder of attention alone has no norms.
 ModelConfig MakeConfig(const ShapeSpec& spec) {
   const ShapeParams& p = spec.params;
   ModelConfig config = spec.architecture == nullptr ? ModelConfig() : ConfigOf(*spec.architecture);
@@ -102,7 +102,7 @@ ModelConfig MakeConfig(const ShapeSpec& spec) {
   return config;
 }
 
-/// The tensor that the table asks for, as it would be stored.
+/// Returns the tensor that the table asks for, as it would be stored.
 Result<TensorInfo> MakeTensor(const ShapeSpec& spec, const ModelTensor& wanted) {
   const std::string name = GgufName(*wanted.row, wanted.layer);
   const WeightType type =

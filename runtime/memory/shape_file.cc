@@ -17,7 +17,7 @@ Result<ModelShape> ReadModelShape(const std::string& path) {
   if (!architecture.ok()) return named(architecture.status());
   Result<ModelConfig> config = ReadGgufConfig(file, **architecture);
   if (!config.ok()) return named(config.status());
-  // Checks that every tensor is there and of the right shape, and reads no more than the norms.
+  // This checks that every tensor exists and has the right shape, and reads only the norms.
   if (const auto weights = BindWeights(file, **architecture, *config); !weights.ok())
     return named(weights.status());
   const Result<Tokenizer> tokenizer = LoadTokenizer(file.tokenizer());

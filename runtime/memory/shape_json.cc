@@ -38,23 +38,24 @@ const ShapeNames& NamesOf(const Architecture& architecture) {
   return architecture.names == HfNames::kGpt2 ? kGpt2Names : kNames;
 }
 
-/// Reads the keys of a config and remembers the first thing that is wrong.
+/// Reads the keys of a config and records the first error.
 class Reader {
  public:
-  /// `outer` holds `json` as one of several parts, and some values for all of them; null: none
-  /// does.
+  /// `outer` is the object that holds `json` as one of several parts, with some values for all of
+  /// them; null: there is none.
   Reader(const Json& json, const Json* outer) : json_(json), outer_(outer) {}
 
-  /// Whether the config class fills in what is absent: see HfDefaults.
+  /// Returns true where the config class fills in absent values: see HfDefaults.
   bool nested() const { return outer_ != nullptr; }
 
   bool ok() const { return status_.ok(); }
   const Status& status() const { return status_; }
 
-  /// Whether the key is there and not null.
+  /// Returns true where the key is present and not null.
   bool Has(const char* key) const { return !(*this)[key].is_null(); }
 
-  /// The whole number at `key` within [low, high]; `fallback` when absent, unless it is negative.
+  /// Returns the whole number at `key` within [low, high]; `fallback` when absent, unless it is
+  /// negative.
   std::int64_t Int(const char* key, std::int64_t low, std::int64_t high, std::int64_t fallback) {
     if (!Has(key)) {
       if (fallback < 0) Fail(key, " is missing");
@@ -83,7 +84,7 @@ class Reader {
     return ok() ? (*this)[key].get<std::string>() : std::string();
   }
 
-  /// The value at `key`; null when it is absent.
+  /// Returns the value at `key`; null when it is absent.
   const Json& operator[](const char* key) const {
     static const Json null;
     if (json_.contains(key)) return json_[key];
@@ -113,7 +114,7 @@ class Reader {
   }
 
  private:
-  // What a config with several parts says of all of them.
+  // The keys that a config with several parts states for all of them.
   static constexpr const char* kSharedKeys[] = {"dtype", "torch_dtype", "tie_word_embeddings",
                                                 "quantization_config"};
 
@@ -132,7 +133,8 @@ const Architecture* FindArchitecture(Reader& reader) {
   return found;
 }
 
-/// Refuses what changes a model's tensors or its attention in a way that is not planned.
+/// Returns an error for keys that change a model's tensors or its attention in a way that is not
+/// planned.
 void CheckRefused(Reader& reader) {
   for (const std::string_view key : hf_keys::RefusedKeys()) {
     const Json& value = reader[std::string(key).c_str()];
@@ -154,7 +156,7 @@ WeightType ReadType(Reader& reader) {
   return WeightType::kF16;
 }
 
-/// What a quantization_config makes of the matrices.
+/// Reads the storage of matrices that a quantization_config states.
 std::optional<Quantization> ReadQuantization(Reader& reader) {
   if (!reader.Has("quantization_config")) return std::nullopt;
   const Json& json = reader["quantization_config"];
@@ -184,7 +186,7 @@ std::optional<Quantization> ReadQuantization(Reader& reader) {
   return made;
 }
 
-/// The windows that "layer_types" lists.
+/// Reads the windows that "layer_types" lists.
 std::vector<std::int64_t> ReadLayerTypes(Reader& reader, std::int64_t layers, std::int64_t window) {
   const Json& types = reader["layer_types"];
   std::vector<std::int64_t> windows;
@@ -239,7 +241,7 @@ void ReadExperts(Reader& reader, const Architecture& architecture, ShapeSpec& sp
                 "experts in all");
 }
 
-/// The numbers of the shape. What is absent and has no default is missing: -1.
+/// Reads the sizes of the shape. A value that is absent and has no default is -1.
 void ReadSizes(Reader& reader, const Architecture& architecture, ShapeSpec& spec) {
   const ShapeNames& names = spec.names;
   const HfDefaults defaults = reader.nested() ? architecture.hf_defaults : HfDefaults();
@@ -301,7 +303,7 @@ Result<ModelShape> ParseModelShape(std::string_view text, std::optional<WeightTy
                                                            : Reader::Show(parsed->root());
   if (!problem.empty()) return InvalidArgument(kNames.where, problem, "; expected an object");
   const Json& json = parsed->root();
-  // Models that read pictures too keep the decoder's part in an object of its own.
+  // Models that also read images have the decoder's values in an object of their own.
   if (!json.contains(kNames.d_model) && json.contains("text_config") &&
       json["text_config"].is_object())
     return ParseObject(json["text_config"], &json, weight_type);

@@ -6,11 +6,11 @@
 #include "runtime/cache/sequence_cache.h"
 #include "runtime/session/session_impl.h"
 
-/// Heads that are switched off, and on again, while a session goes on.
+/// Switches heads off, and on again, while a session holds tokens.
 
 namespace manyhead {
 
-/// Whether the cache, which holds tokens, has all that `heads` need.
+/// Checks that the cache, which holds tokens, has all that `heads` need.
 Status Session::Impl::CheckKept(const KvHeads& heads) const {
   const KvHeads& now = cache.params().heads;
   for (std::size_t l = 0; l < heads.size(); ++l)
@@ -29,7 +29,7 @@ void Session::Impl::SetEdits(std::vector<HeadEdits> wanted) {
   edits = std::move(wanted);
 }
 
-/// A cache for `heads` in place of this one, empty or with the tokens held now evaluated anew.
+/// Replaces the cache by one for `heads`, which is empty or holds the same tokens, evaluated again.
 Status Session::Impl::StartAnew(const Ablation& wanted, const KvHeads& heads, bool evaluate) {
   KvCacheParams params = cache_params;
   params.heads = heads;
@@ -59,7 +59,7 @@ Status Session::Impl::StartAnew(const Ablation& wanted, const KvHeads& heads, bo
   return status;
 }
 
-/// What is held stays, but for heads that nobody reads any more.
+/// Keeps the tokens that are held, except in heads that no query reads any more.
 Status Session::Impl::Keep(const Ablation& wanted, const KvHeads& heads) {
   if (Status status = CheckKept(heads); !status.ok()) return status;
   SetEdits(EditsOf(model.config(), wanted, heads));
@@ -69,7 +69,7 @@ Status Session::Impl::Keep(const Ablation& wanted, const KvHeads& heads) {
         cache.impl().TurnOff(static_cast<std::int64_t>(l), static_cast<std::int64_t>(h));
   if (wanted == ablation) return Status();
   mixed = true;
-  as_prompt = 0;  // no longer the bits of a prompt under one ablation
+  as_prompt = 0;  // the bits are no longer those of a prompt under one ablation
   return Status();
 }
 

@@ -51,10 +51,10 @@ bool Cancelled(const GenerateOptions& options) {
   return options.cancel != nullptr && options.cancel->load(std::memory_order_relaxed);
 }
 
-/// Text of the tokens as they come: whole characters, cut at the first stop string.
+/// Converts tokens to text as they come: whole characters, cut at the first stop string.
 class TextStream {
  public:
-  /// Text is appended to `all`, and given to options.on_text.
+  /// Appends text to `all`, and passes it to options.on_text.
   TextStream(const Tokenizer& tokenizer, const GenerateOptions& options, std::string& all)
       : detokenizer_(tokenizer, /*special=*/false, /*continues=*/true),
         stop_(options.stop),
@@ -99,10 +99,10 @@ const char* StopReasonName(StopReason reason) noexcept {
   return "?";
 }
 
-/// The number of the first tokens of `prompt` that need not be evaluated again: not the last, whose
-/// logits are wanted, unless the session holds just the prompt and they are there. What was decoded
-/// is evaluated again as part of the prompt, unless the cache can no longer go back to what stands
-/// before it.
+/// Returns the number of the first tokens of `prompt` that need not be evaluated again. The last
+/// token is not among them, because its logits are needed, unless the session holds exactly the
+/// prompt and its logits. Tokens that were decoded are evaluated again as part of the prompt,
+/// unless the cache can no longer go back to the position before them.
 Result<std::int64_t> Session::Impl::Reusable(std::span<const TokenId> prompt) const {
   const std::int64_t total = std::ssize(prompt);
   const auto common = std::mismatch(prompt.begin(), prompt.end(), tokens.begin(), tokens.end());
@@ -114,8 +114,8 @@ Result<std::int64_t> Session::Impl::Reusable(std::span<const TokenId> prompt) co
   return cache.ExactLength(sequence, most);
 }
 
-/// Makes the session hold what was kept of another prompt's beginning, where that is more of this
-/// one's than it holds.
+/// Replaces the session's sequence by a cached prefix of `prompt`, where that is longer than the
+/// part of `prompt` that the session holds.
 Status Session::Impl::TakePrefix(std::span<const TokenId> prompt) {
   const Result<std::optional<SequenceId>> kept = cache.ForkPrefix(ablation_key, prompt);
   if (!kept.ok()) return kept.status();
@@ -128,13 +128,13 @@ Status Session::Impl::TakePrefix(std::span<const TokenId> prompt) {
   sequence = **kept;
   tokens.assign(prompt.begin(), prompt.begin() + length);
   roles.assign(tokens.size(), RowRole::kPrefill);
-  as_prompt = length;  // KeepPrefix keeps no others
+  as_prompt = length;  // KeepPrefix stores no other prefixes
   logits_length = -1;
   return Status();
 }
 
-/// Keeps the beginning of the text, as far as it has the bits of any prompt that begins so, for
-/// prompts to come; where there is no room for it, it is not kept.
+/// Stores the first tokens of the sequence as a cached prefix, as far as they have the bits of a
+/// prompt, for later prompts; where there is no room, nothing is stored.
 void Session::Impl::KeepPrefix() {
   const auto ids = std::span<const TokenId>(tokens).first(static_cast<std::size_t>(as_prompt));
   const Status kept = cache.StorePrefix(ablation_key, ids, sequence);
@@ -142,8 +142,8 @@ void Session::Impl::KeepPrefix() {
   static_cast<void>(kept);
 }
 
-/// Makes the session hold exactly `prompt`, of whose beginning it keeps what it has; false when
-/// cancelled on the way.
+/// Makes the session hold exactly `prompt`, and reuses the tokens that it already holds; returns
+/// false when it was cancelled on the way.
 Result<bool> Session::Impl::Prefill(std::span<const TokenId> prompt,
                                     const GenerateOptions& generate, Timings& timings) {
   const auto start = Clock::now();
@@ -215,7 +215,7 @@ Status Generation::Impl::EvaluatePrompt() {
   return {};
 }
 
-/// Appends the token drawn before, if any, draws the next, and decides whether it was the last.
+/// Appends the token drawn before, if any, draws the next, and decides whether it is the last.
 Status Generation::Impl::Draw() {
   const Tokenizer& tokenizer = session.model.tokenizer();
   const auto start = Clock::now();
@@ -232,7 +232,7 @@ Status Generation::Impl::Draw() {
   const Result<TokenId> id = sampler.Sample(choices, session.tokens);
   if (!id.ok()) return id.status();
   session.next_seed = sampler.next_seed();
-  // What the caller does with the text is neither part of a step nor of the first token's time.
+  // The time that the caller spends on the text counts neither to a step nor to the first token.
   if (result.ids.empty())
     result.timings.time_to_first_token_seconds =
         result.timings.prefill_seconds + SecondsSince(start);

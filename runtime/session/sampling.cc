@@ -47,7 +47,7 @@ Result<Sampler> Sampler::Create(const SamplingParams& params, std::int64_t vocab
   return Sampler(params, vocab_size);
 }
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), its upper 53 bits as a number in [0, 1).
+/// Returns the upper 53 bits of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) as a number in [0, 1).
 double Sampler::NextUniform() {
   state_ += 0x9E3779B97F4A7C15U;
   std::uint64_t z = state_;
@@ -74,7 +74,8 @@ Status Sampler::LoadCandidates(std::span<const float> logits, std::span<const To
   const std::size_t n = std::min(history.size(), static_cast<std::size_t>(params_.repeat_last_n));
   for (TokenId id : history.last(n)) {
     if (id < 0 || static_cast<std::size_t>(id) >= logits.size()) continue;
-    const float logit = logits[id];  // the original: an id seen twice is penalised once
+    // The unchanged logit: an id that occurs twice is penalised once.
+    const float logit = logits[id];
     if (logit == -std::numeric_limits<float>::infinity()) continue;
     constexpr float kMost = std::numeric_limits<float>::max();
     candidates_[id].logit = std::clamp(
@@ -112,13 +113,13 @@ Result<TokenId> Sampler::Sample(std::span<const float> logits, std::span<const T
   return chosen;
 }
 
-/// Equal logits go by id, so that the order never depends on how a sort works.
+/// Compares equal logits by id, so that the order never depends on the sorting algorithm.
 bool Sampler::Worse(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit < b.logit : a.id > b.id;
 }
 
-/// Moves what top_k and top_p keep to the front, best first, and returns how many; where neither
-/// asks for an order, everything stays in the order of ids.
+/// Moves the tokens that top_k and top_p keep to the front, best first, and returns their number;
+/// where neither needs an order, all tokens stay in the order of ids.
 std::size_t Sampler::KeepBest(float best) {
   const auto better = [](const Candidate& a, const Candidate& b) { return Worse(b, a); };
   const std::size_t V = candidates_.size();
@@ -135,7 +136,8 @@ std::size_t Sampler::KeepBest(float best) {
   double wanted = 0;
   for (std::size_t i = 0; i < n; ++i) wanted += probability(candidates_[i]);
   wanted *= static_cast<double>(params_.top_p);
-  // Few tokens usually hold the share that is wanted: sort those only, and more when they do not.
+  // Few tokens usually hold the wanted share: only these are sorted first, and more when they do
+  // not.
   double sum = 0;
   std::size_t sorted = cut ? n : 0;
   for (std::size_t i = 0; i < n; ++i) {

@@ -73,8 +73,8 @@ Status Session::Impl::CheckIds(std::span<const TokenId> ids, std::int64_t held) 
   return {};
 }
 
-/// Tokens have the bits of a prompt if they, and all before them, were evaluated as a prompt, or in
-/// a role that takes the same products.
+/// Appends tokens in one step. Tokens count as a prompt's if they, and all before them, were
+/// evaluated as a prompt, or in a role that uses the same products.
 Status Session::Impl::AppendChunk(std::span<const TokenId> ids, RowRole role, float* out) {
   logits_length = -1;
   if (Status status = cache.Reserve(sequence, static_cast<std::int64_t>(ids.size())); !status.ok())
@@ -100,7 +100,7 @@ Status Session::Impl::AppendAll(std::span<const TokenId> ids, RowRole role,
   while (!ids.empty()) {
     const auto chunk = ids.first(std::min(ids.size(), static_cast<std::size_t>(options.chunk)));
     ids = ids.subspan(chunk.size());
-    // Only the last chunk's last token needs logits.
+    // Only the last token of the last chunk needs logits.
     if (Status status = AppendChunk(chunk, role, ids.empty() ? logits.data() : nullptr);
         !status.ok())
       return status;
@@ -123,7 +123,7 @@ Status Session::Impl::AppendAgain(std::span<const TokenId> ids,
   return {};
 }
 
-/// Keeps the first `length` tokens, which the cache can exactly.
+/// Keeps the first `length` tokens, where the cache can do so exactly.
 Status Session::Impl::Cut(std::int64_t length_wanted) {
   if (Status status = cache.Truncate(sequence, length_wanted).status(); !status.ok()) return status;
   if (length_wanted < length()) logits_length = -1;

@@ -14,12 +14,13 @@
 
 namespace manyhead {
 
-/// Called with the tokens of each chunk of a prompt when it is done; false ends the prompt there.
+/// Called with the number of tokens of each prefill chunk when it is done; false ends the prompt
+/// there.
 using ChunkObserver = std::function<bool(std::int64_t)>;
 
-/// Fills in the defaults of `options` and checks the rest.
+/// Fills in the defaults of `options` and checks the other values.
 Status CompleteSessionOptions(const ModelConfig& config, SessionOptions& options);
-/// The cache of a session with such options, but for its capacity.
+/// Returns the parameters of a session's cache, without its capacity.
 Result<KvCacheParams> SessionCacheParams(const ModelConfig& config, const SessionOptions& options);
 
 struct Session::Impl {
@@ -29,15 +30,16 @@ struct Session::Impl {
   SequenceId sequence;
   Decoder decoder;
   AlignedBuffer<float> logits;        // [vocab] after the last token
-  AlignedBuffer<float> score_logits;  // [rows, vocab], made by the first Score
+  AlignedBuffer<float> score_logits;  // [rows, vocab], allocated by the first Score
   std::vector<TokenId> tokens;        // capacity for the whole context
-  std::int64_t logits_length = -1;    // at which `logits` were computed; -1: not for these tokens
-  std::vector<RowRole> roles{};       // what each of the tokens was evaluated as; likewise
-  std::int64_t as_prompt = 0;         // the first tokens with the bits of a prompt; see AppendChunk
+  // Length at which `logits` were computed; -1: not for these tokens.
+  std::int64_t logits_length = -1;
+  std::vector<RowRole> roles{};  // role of each token; has the same capacity
+  std::int64_t as_prompt = 0;  // number of first tokens with the bits of a prompt; see AppendChunk
   std::uint64_t next_seed = 0;
-  HeadObserver observer{};         // looks at every step while it is not idle
-  std::vector<HeadEdits> edits{};  // of every step, [layer], or none
-  KvCacheParams cache_params{};    // of a cache for the whole model
+  HeadObserver observer{};         // observes every step while it is not idle
+  std::vector<HeadEdits> edits{};  // [layer] edits of every step, or none
+  KvCacheParams cache_params{};    // parameters of a cache for the whole model
   Ablation ablation{};
   std::string ablation_key{};  // AblationKey
   bool mixed = false;          // tokens were evaluated under another ablation
@@ -47,7 +49,7 @@ struct Session::Impl {
 
   bool HasLogits() const noexcept { return logits_length == length() && length() > 0; }
 
-  /// `held` tokens stand before `ids`.
+  /// Checks `ids`, which `held` tokens precede.
   Status CheckIds(std::span<const TokenId> ids, std::int64_t held) const;
   Status AppendChunk(std::span<const TokenId> ids, RowRole role, float* out);
   Status AppendAll(std::span<const TokenId> ids, RowRole role, const ChunkObserver& after_chunk);
@@ -66,7 +68,7 @@ struct Session::Impl {
   Status Keep(const Ablation& wanted, const KvHeads& heads);
   Status CheckKept(const KvHeads& heads) const;
   Status StartAnew(const Ablation& wanted, const KvHeads& heads, bool evaluate);
-  /// Of the model, and of what was done to it.
+  /// Returns the fingerprint of the model and its ablation.
   std::string Fingerprint() const;
   Status Save(const std::string& path) const;
   Status Restore(const std::string& path, const SessionRestoreOptions& restore);

@@ -7,14 +7,15 @@
 #include "runtime/model/weights.h"
 #include "runtime/session/session_impl.h"
 
-/// A session in a file: a snapshot of its sequence, whose user data are, little-endian,
+/// Stores a session in a file: a snapshot of its sequence with the following user data,
+/// little-endian,
 ///
 ///   i64 number of tokens, i32 each
-///   i64 how many of them, from the first, have the bits of a prompt
-///   u64 the seed that goes on with the random numbers
+///   i64 number of first tokens that have the bits of a prompt
+///   u64 seed that continues the random numbers
 ///   i64 number of logits, 0 or those of the vocabulary, f32 each
 ///   i64 number of runs of tokens of one role, i64 the length of each; the first run is a prompt's,
-///       the next was decoded, and so on. Without them, what does not have the bits of a prompt was
+///       the next was decoded, and so on. Without them, tokens without the bits of a prompt were
 ///       decoded.
 
 namespace manyhead {
@@ -32,7 +33,7 @@ void PutCounted(std::string& bytes, std::span<const T> values) {
   Put(bytes, values.data(), values.size());
 }
 
-/// Takes values from the front of `bytes`; false where there are not as many.
+/// Reads values from the front of `bytes`; returns false where there are not enough.
 template <class T>
 bool Get(std::string_view& bytes, T* values, std::int64_t count) {
   if (count < 0 || static_cast<std::uint64_t>(count) > bytes.size() / sizeof(T)) return false;
@@ -42,7 +43,7 @@ bool Get(std::string_view& bytes, T* values, std::int64_t count) {
   return true;
 }
 
-/// `most` values at most.
+/// Reads a number and that many values, at most `most`.
 template <class T>
 bool GetCounted(std::string_view& bytes, std::vector<T>& values, std::int64_t most) {
   std::int64_t count = 0;
@@ -63,7 +64,7 @@ std::vector<std::int64_t> RunsOf(std::span<const RowRole> roles) {
   return runs;
 }
 
-/// What RunsOf gives `runs` for, of `count` tokens; false where there is nothing such.
+/// Expands `runs`, which RunsOf returns for `count` tokens, to roles; returns false for other runs.
 bool RolesOf(std::span<const std::int64_t> runs, std::int64_t count, std::vector<RowRole>& roles) {
   RowRole role = RowRole::kPrefill;
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -95,7 +96,8 @@ std::string Session::Impl::Fingerprint() const {
 }
 
 Status Session::Impl::Restore(const std::string& path, const SessionRestoreOptions& restore) {
-  // Beside the cache in use, which stays as it is until nothing can fail any more.
+  // The file is read into another cache; the current one does not change until nothing can fail any
+  // more.
   Result<KvCache> other = KvCache::Create(cache.params());
   if (!other.ok()) return other.status();
   const Result<KvRestored> restored = other->Restore(path, {Fingerprint(), restore.convert_types});

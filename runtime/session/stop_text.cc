@@ -19,7 +19,7 @@ std::string StopText::Push(std::string_view piece) {
     stopped_ = true;
     return held_.substr(0, begin);
   }
-  std::size_t keep = 0;  // the longest end of held_ that begins a stop string
+  std::size_t keep = 0;  // the longest end of held_ that a stop string begins with
   for (const std::string& stop : stops_)
     for (std::size_t n = std::min(stop.size() - 1, held_.size()); n > keep; --n)
       if (std::string_view(held_).substr(held_.size() - n) == std::string_view(stop).substr(0, n)) {

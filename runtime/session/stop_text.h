@@ -7,15 +7,15 @@
 namespace manyhead {
 
 /// Ends a stream of text before the first of several stop strings: the one that ends first, and of
-/// those that end together the one that begins first. What is shown does not depend on how the
-/// stream is cut into pieces. Text that may be the beginning of a stop string is held back.
+/// those that end together the one that begins first. The result does not depend on how the stream
+/// is divided into pieces. Text that may be the beginning of a stop string is held back.
 class StopText {
  public:
   explicit StopText(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  /// What may be shown after `piece`; once stopped() nothing more comes.
+  /// Returns the text that is final after `piece`; once stopped() it returns nothing more.
   std::string Push(std::string_view piece);
-  /// What was held back when the stream ends without a stop.
+  /// Returns the text that was held back when the stream ends without a stop.
   std::string Flush();
   bool stopped() const noexcept { return stopped_; }
 

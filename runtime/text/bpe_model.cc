@@ -28,7 +28,7 @@ struct BpeModel::Symbol {
   TokenId id;  ///< kNoToken for a character that is no token; it merges with nothing
   std::int32_t previous;
   std::int32_t next;
-  bool joined;  ///< to its left neighbour
+  bool joined;  ///< joined to its left neighbour
   std::string_view text;
 };
 
@@ -36,17 +36,17 @@ struct BpeModel::Merge {
   std::int32_t rank;
   std::int32_t left;
   std::int32_t right;
-  TokenId left_id;  ///< the ids when the pair was found; others mean it is stale
+  TokenId left_id;  ///< ids when the pair was found; a pair whose ids have changed is stale
   TokenId right_id;
   TokenId result;
 
-  /// Order of the heap: a is taken after b.
+  /// Orders the heap: a comes after b.
   friend bool operator<(const Merge& a, const Merge& b) {
     return a.rank > b.rank || (a.rank == b.rank && a.left > b.left);
   }
 };
 
-/// Reused from word to word.
+/// Buffers that are reused from word to word.
 struct BpeModel::Scratch {
   std::vector<Symbol> symbols;
   std::vector<Merge> heap;
@@ -92,9 +92,9 @@ Result<std::unique_ptr<const BpeModel>> BpeModel::Create(const Metadata& metadat
   return std::unique_ptr<const BpeModel>(std::move(model));
 }
 
-/// `joined` is working memory, reused from merge to merge.
+/// Reads one merge; `joined` is a buffer that is reused from merge to merge.
 Status BpeModel::ReadMerge(std::string_view merge, std::int32_t rank, std::string* joined) {
-  // From the second byte on, so that a part may itself be a space.
+  // The search starts at the second byte, since a part may itself be a space.
   const std::size_t space = merge.find(' ', 1);
   if (space == std::string_view::npos || space + 1 == merge.size()) {
     return {StatusCode::kIoError, MergeName(merge, rank) + "; expected two parts"};
@@ -108,7 +108,7 @@ Status BpeModel::ReadMerge(std::string_view merge, std::int32_t rank, std::strin
               MergeName(merge, rank) + ": '" + Printable(part) + "' is not a token"};
   const MergeRule rule{rank, vocabulary_->FindText(*joined)};
   const TokenId left_id = vocabulary_->FindText(left), right_id = vocabulary_->FindText(right);
-  // A merge that a token takes part in which stands for other text is never met.
+  // A merge with a token that stands for other text never occurs.
   if (left_id != kNoToken && right_id != kNoToken && rule.result != kNoToken)
     merges_.Insert(left_id, right_id, rule);
   return {};
@@ -138,10 +138,10 @@ Status BpeModel::Append(std::string_view text, bool /*after_special*/,
   return {};
 }
 
-/// The token that `word` is without any merging, or kNoToken.
+/// Returns the token that `word` is without any merging, or kNoToken.
 TokenId BpeModel::WholeWord(std::string_view word) const {
   if (options_.form == TextForm::kSpaceEscaped) {
-    // Runs of line ends are tokens that no merges lead to.
+    // Runs of line ends are tokens that no merge produces.
     const bool line_ends = word.find_first_not_of('\n') == std::string_view::npos;
     return line_ends || options_.ignore_merges ? vocabulary_->FindText(word) : kNoToken;
   }

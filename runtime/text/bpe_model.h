@@ -14,15 +14,15 @@
 
 namespace manyhead {
 
-/// How a byte-pair model differs from the plain one.
+/// The properties in which a byte-pair model may differ from the plain one.
 struct BpeOptions {
   TextForm form = TextForm::kByteLevel;
   bool ignore_merges = false;
-  bool nfc = false;  ///< text is brought to the form NFC first
+  bool nfc = false;  ///< text is converted to the form NFC first
 };
 
 /// Byte-pair encoding: text is split into words, and in each word the pair of neighbours whose
-/// merge has the lowest rank is joined first, of equal ones the leftmost. In a byte-level
+/// merge has the lowest rank is joined first, among equal ones the leftmost. In a byte-level
 /// vocabulary a word starts as its bytes, otherwise as its characters with spaces escaped.
 class BpeModel final : public TextModel {
  public:
@@ -57,7 +57,7 @@ class BpeModel final : public TextModel {
   PreTokenizer pre_tokenizer_;
   BpeOptions options_;
   MergeTable merges_;
-  std::array<TokenId, 256> byte_ids_{};  ///< of bytes as they are spelled
+  std::array<TokenId, 256> byte_ids_{};  ///< tokens of single bytes in their spelling
 };
 
 }  // namespace manyhead

@@ -13,7 +13,7 @@ std::string Detokenizer::Push(TokenId id) {
   std::string_view piece = tokenizer_->Piece(id, special_);
   if (!piece.empty() && at_start_) {
     at_start_ = false;
-    // A control token that is shown is no text with a dummy space.
+    // A control token that is shown has no dummy space.
     const bool dummy = tokenizer_->adds_dummy_prefix() && !tokenizer_->is_control(id);
     if (dummy && piece.front() == ' ') piece.remove_prefix(1);
   }

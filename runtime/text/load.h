@@ -6,7 +6,7 @@
 
 namespace manyhead {
 
-/// The tokenizer that the metadata of `file` describes. It copies what it needs.
+/// Loads the tokenizer that `metadata` describes. It copies the data that it needs.
 Result<Tokenizer> LoadTokenizer(const Metadata& metadata);
 
 }  // namespace manyhead

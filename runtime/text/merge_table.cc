@@ -19,8 +19,8 @@ MergeTable::MergeTable(std::size_t count) {
   shift_ = 64 - std::countr_zero(size);
 }
 
-/// The slot that holds `key`, or the free one where it belongs. Multiplying spreads the ids over
-/// the upper bits, which are the ones used.
+/// Returns the slot that holds `key`, or the free slot where it belongs. The multiplication spreads
+/// the ids over the upper bits, which select the slot.
 std::size_t MergeTable::SlotOf(std::uint64_t key) const noexcept {
   std::size_t slot = static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> shift_);
   while (slots_[slot].key != key && slots_[slot].key != kFree) {

@@ -8,20 +8,20 @@
 
 namespace manyhead {
 
-/// What joining two tokens gives and how early it is done.
+/// The token that two tokens merge to, and the rank of the merge.
 struct MergeRule {
   std::int32_t rank = 0;  ///< lower first
   TokenId result = 0;
 };
 
-/// Merge rules by pair of ids: a hash table with open addressing, filled once.
+/// Maps pairs of ids to merge rules: a hash table with open addressing, filled once.
 class MergeTable {
  public:
-  /// Room for `count` rules.
+  /// Allocates room for `count` rules.
   explicit MergeTable(std::size_t count);
-  /// Keeps the first of two rules for one pair. At most as many calls as there is room.
+  /// Adds a rule; of two rules for one pair the first is kept. At most `count` calls are allowed.
   void Insert(TokenId left, TokenId right, MergeRule rule);
-  /// Null if these two do not merge.
+  /// Returns null if these two do not merge.
   const MergeRule* Find(TokenId left, TokenId right) const noexcept;
   std::int64_t memory_bytes() const noexcept {
     return static_cast<std::int64_t>(slots_.capacity() * sizeof(Slot));
@@ -34,7 +34,7 @@ class MergeTable {
     MergeRule rule;
   };
   std::size_t SlotOf(std::uint64_t key) const noexcept;
-  std::vector<Slot> slots_;  // a power of two, at most half full
+  std::vector<Slot> slots_;  // their number is a power of two; at most half are used
   int shift_ = 64;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 bool IsAscii(char c) { return static_cast<std::uint8_t>(c) < 0x80; }
 
-/// Whether every character of `text` comes before U+0300: each then stands alone, composed already.
+/// Returns true where every character of `text` comes before U+0300: such text is already composed.
 bool IsBelowMarks(std::string_view text) {
   for (const char c : text)
     if (static_cast<std::uint8_t>(c) >= 0xCC) return false;
@@ -37,15 +37,15 @@ void AppendComposed(std::string_view text, std::string* out) {
   }
 }
 
-/// The end of the stretch that begins at `begin`: no character behind it joins one before it.
-/// ASCII characters join nothing before them.
+/// Returns the end of the part that begins at `begin`: no character after it joins one before it.
+/// ASCII characters never join the character before them.
 std::size_t StretchEnd(std::string_view text, std::size_t begin) {
   std::size_t end = begin + 1;
   while (end < text.size() && !IsAscii(text[end])) ++end;
   return end;
 }
 
-/// Appends the composed form of `text`, of which invalid bytes stay.
+/// Appends the composed form of `text`; invalid bytes are copied.
 void AppendStretch(std::string_view text, std::string* out) {
   while (!text.empty()) {
     const std::size_t valid = Utf8ValidPrefix(text);

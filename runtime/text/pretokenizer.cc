@@ -14,13 +14,13 @@
 namespace manyhead {
 namespace {
 
-/// White_Space. PCRE2's own \s has U+180E beside it.
+/// The characters of White_Space. PCRE2's own \s also contains U+180E.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F})"
     R"(\x{3000})";
 
-/// What Unicode 15.1, which the reference tokenizers follow, adds to Unicode 14, which PCRE2 10.42
-/// knows. A later PCRE2 has these characters twice, which changes nothing.
+/// The characters that Unicode 15.1, which the reference tokenizers follow, adds to Unicode 14,
+/// which PCRE2 10.42 knows. A later PCRE2 then has these characters twice, which changes nothing.
 struct AddedChars {
   std::string_view category;
   std::string_view ranges;
@@ -78,7 +78,7 @@ std::string ExpandClasses(std::string_view expression) {
   return out;
 }
 
-/// The matcher's working memory, one for each call of Split.
+/// The matcher's buffers, one set for each call of Split.
 class MatchState {
  public:
   explicit MatchState(std::size_t text_size)
@@ -87,7 +87,7 @@ class MatchState {
       Free();
       throw std::bad_alloc();
     }
-    // Each expression takes a few steps for a byte; the limit stops one that does not.
+    // Each expression takes a few steps for a byte; the limit stops one that takes more.
     const std::size_t steps = 1'000'000 + 16 * std::min<std::size_t>(text_size, 200'000'000);
     pcre2_set_match_limit(context_, static_cast<std::uint32_t>(steps));
   }
@@ -95,7 +95,8 @@ class MatchState {
   MatchState(const MatchState&) = delete;
   MatchState& operator=(const MatchState&) = delete;
 
-  /// 1 and the bounds of the next match at or behind `from`, 0 if there is none, negative on error.
+  /// Returns 1 and the bounds of the next match at or after `from`, 0 if there is none, negative on
+  /// error.
   int Next(const pcre2_code* code, std::string_view text, std::size_t from, std::size_t* begin,
            std::size_t* end) {
     const int found = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
@@ -123,7 +124,7 @@ std::string ErrorText(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-/// Splits `word`, which is valid UTF-8, into matches and gaps.
+/// Splits `word`, which is valid UTF-8, into matches and the parts between them.
 Status SplitWord(const pcre2_code* code, std::string_view word, MatchState* state,
                  std::vector<std::string_view>* words) {
   std::size_t done = 0;
@@ -166,8 +167,8 @@ Result<PreTokenizer> PreTokenizer::Create(std::span<const std::string_view> expr
                         std::to_string(offset) + ": " + ErrorText(error));
     }
     result.codes_.emplace_back(code);
-    // Without a just-in-time compiler, or where memory may not be made executable, the same code is
-    // interpreted.
+    // Without a just-in-time compiler, or where memory must not be made executable, PCRE2
+    // interprets the same code.
     (void)pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
   }
   return result;

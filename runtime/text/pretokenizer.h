@@ -11,16 +11,16 @@ struct pcre2_real_code_8;
 
 namespace manyhead {
 
-/// Splits text into the words that byte-pair merges stay inside.
+/// Splits text into words, which byte-pair merges do not cross.
 ///
 /// Threads  immutable; Split may be called concurrently.
 class PreTokenizer {
  public:
-  /// `expressions` as PreTokenizerSpec has them.
+  /// Compiles `expressions`, which have the form of PreTokenizerSpec::expressions.
   static Result<PreTokenizer> Create(std::span<const std::string_view> expressions);
 
-  /// The words of `text` in order; put together they are `text`. Bytes that are no valid UTF-8 form
-  /// words of their own, one for each run.
+  /// Returns the words of `text` in order; together they are `text`. Bytes that are not valid UTF-8
+  /// form words of their own, one for each run.
   /// Errors   kInvalidArgument if an expression takes more steps than its limit.
   Result<std::vector<std::string_view>> Split(std::string_view text) const;
 

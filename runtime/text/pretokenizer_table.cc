@@ -18,8 +18,8 @@ constexpr std::string_view kDigit = R"(\p{N})";
 constexpr std::string_view kDigits3 = R"(\p{N}{1,3})";
 constexpr std::string_view kNewline = R"([\r\n])";
 
-/// Runs of CJK ideographs, of everything from U+0800 on up to them, and of Hangul. Spaces of that
-/// range stay outside: in the reference no space is a character of a range.
+/// Runs of CJK ideographs, of everything from U+0800 on up to them, and of Hangul. Spaces in that
+/// range are excluded: in the reference no space belongs to a range.
 constexpr std::string_view kCjkRuns =
     R"((?:(?!\s)[\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}])+)";
 constexpr std::string_view kHanKana = R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)";
@@ -46,7 +46,7 @@ constexpr std::string_view kSeedCoder[] = {
     MANYHEAD_CONTRACTIONS R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+)"
                           R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
-// Words that begin anew at a capital after a small letter.
+// In these expressions a word ends before a capital that follows a small letter.
 #define MANYHEAD_UPPER R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
 #define MANYHEAD_LOWER R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
 #define MANYHEAD_LEAD R"([^\r\n\p{L}\p{N}]?)"
@@ -61,7 +61,7 @@ constexpr std::string_view kGpt4o[] = {MANYHEAD_LEAD MANYHEAD_UPPER
                                        "*" MANYHEAD_CONTRACTIONS R"(?|\p{N}{1,3})"
                                        R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
-// The letters of the Latin, Greek, Cyrillic, Armenian and a few more scripts that have case.
+// The letters of the Latin, Greek, Cyrillic, Armenian and a few other scripts that have case.
 constexpr std::string_view kDeepseekLlm[] = {
     kNewline,
     R"(\s?[A-Za-z\x{B5}\x{C0}-\x{D6}\x{D8}-\x{F6}\x{F8}-\x{1BA}\x{1BC}-\x{1BF}\x{1C4}-\x{293})"
@@ -81,7 +81,7 @@ constexpr std::string_view kDeepseekLlm[] = {
     R"(\x{104D8}-\x{104FB}\x{10C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF})"
     R"(\x{1E900}-\x{1E943}]+)",
     R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3001}\x{3002}]+)",
-    // Every run of spaces is looked at once: without the look-behind and the possessive plus a run
+    // Every run of spaces is examined once: without the look-behind and the possessive plus a run
     // in the middle would cost its length squared.
     R"((?<!\s)\s++\z)", kCjkRuns, R"(\p{N}+)"};
 constexpr std::string_view kDeepseekCoder[] = {kNewline, R"(\s?\p{L}+)", R"(\s?\p{P}+)", kCjkRuns,
@@ -91,7 +91,7 @@ constexpr std::string_view kDeepseekV3[] = {
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
     R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
-/// Spaces are escaped before, so merges may run over words; only line ends part them.
+/// Spaces were escaped before, so merges may cross words; only line ends separate them.
 constexpr std::string_view kLines[] = {R"([^\n]+|\n+)"};
 
 constexpr PreTokenizerSpec kDefaultSpec{kDefault};

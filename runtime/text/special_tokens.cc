@@ -9,7 +9,7 @@
 namespace manyhead {
 namespace {
 
-/// Texts that end a turn or a text in the models that have them.
+/// Texts that end a turn or a sequence in the models that have them.
 constexpr std::string_view kEndTexts[] = {
     "<|eot_id|>",
     "<|im_end|>",
@@ -71,12 +71,13 @@ constexpr std::string_view kFimRepoTexts[] = {"<|fim_repo|>", "<|repo_name|>", "
                                               "<REPO>", "<reponame>"};
 constexpr std::string_view kFimFileTexts[] = {"<|file_sep|>"};
 
-/// A role that a key of the file gives to a token, or else the first of `texts` in the vocabulary.
+/// A role that a key of the file gives to a token; without the key the first of `texts` in the
+/// vocabulary has it.
 struct Role {
   std::string_view key;
   std::string_view old_key;
   std::span<const std::string_view> texts;
-  bool ends = false;  ///< generation stops at it
+  bool ends = false;  ///< generation ends at it
 };
 constexpr Role kRoles[] = {
     {"tokenizer.ggml.eot_token_id", "", {}, true},
@@ -89,7 +90,7 @@ constexpr Role kRoles[] = {
     {"tokenizer.ggml.fim_sep_token_id", "", kFimFileTexts, true},
 };
 
-/// The ids under `key`, empty if it is absent: one number or an array of them.
+/// Returns the ids under `key`, empty if it is absent: one number or an array of them.
 Result<std::vector<TokenId>> ReadTokenIds(const Metadata& metadata, const Vocabulary& vocabulary,
                                           std::string_view key) {
   std::vector<TokenId> ids;
@@ -119,15 +120,16 @@ bool Holds(const std::vector<TokenId>& ids, TokenId id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
-/// Whether the text of token `id` may give it a role. Where the file declares what its tokens are
-/// for, only control tokens have one: "</s>" may be a tag of HTML, a normal or user-defined token.
+/// Returns true where the text of token `id` may give it a role. Where the file declares the kinds
+/// of its tokens, only control tokens have one: "</s>" may be a tag of HTML, a normal or
+/// user-defined token.
 bool HasRoleByText(const Vocabulary& vocabulary, TokenId id) {
   if (id == kNoToken) return false;
   return !vocabulary.has_kinds() || vocabulary.kind(id) == TokenKind::kControl;
 }
 
-/// Which pairs of neighbouring bytes a text has: most special tokens contain one it has not, so
-/// that the text need not be searched for them.
+/// The set of pairs of neighbouring bytes in a text: most special tokens contain a pair that is not
+/// in the text, which then need not be searched for them.
 class BytePairs {
  public:
   explicit BytePairs(std::string_view text) {
@@ -220,7 +222,7 @@ Status SpecialTokens::ReadFlags(const Metadata& metadata, const SpecialTokenDefa
 void SpecialTokens::AddEndTexts(Vocabulary* vocabulary) {
   for (std::string_view text : kEndTexts) {
     const TokenId id = vocabulary->Find(text);
-    // A key that names the token as an end declares more than its type does.
+    // A key that names the token as an end outweighs the token's declared type.
     if (!HasRoleByText(*vocabulary, id) && !Holds(end_tokens, id)) continue;
     vocabulary->set_kind(id, TokenKind::kControl);
     end_tokens.push_back(id);
@@ -250,7 +252,7 @@ Status SpecialTokens::ListEntries(const Metadata& metadata, const Vocabulary& vo
   for (char& c : lower) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
-  // The file has no place for this property of Phi-3's tokens.
+  // GGUF files cannot state this property of Phi-3's tokens.
   const bool phi3 =
       lower.find("phi-3") != std::string::npos || lower.find("phi3") != std::string::npos;
 
@@ -268,11 +270,11 @@ Status SpecialTokens::ListEntries(const Metadata& metadata, const Vocabulary& vo
   return {};
 }
 
-/// The matches found in one text so far.
+/// The matches that have been found in one text.
 struct SpecialTokens::Matcher {
   struct Match {
     std::size_t begin;
-    std::size_t end;  ///< with what is stripped
+    std::size_t end;  ///< includes the white space that is stripped
     TokenId id;
   };
 

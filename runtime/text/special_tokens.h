@@ -11,26 +11,28 @@
 
 namespace manyhead {
 
-/// What a model does where its file does not say.
+/// The defaults of a model for values that its file does not state.
 struct SpecialTokenDefaults {
   bool add_bos = false;
-  bool force_bos = false;  ///< begins with bos whatever the file says
+  bool force_bos = false;  ///< encoded text begins with bos whatever the file says
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
   std::optional<TokenId> unknown;
 };
 
-/// A stretch of text, or a special token found in it.
+/// A part of the text, or a special token found in it.
 struct Fragment {
   TokenId id = kNoToken;  ///< kNoToken: text
   std::string_view text;
 };
 
-/// The tokens with a role: begin, end, those that end a generation, those found whole in a text.
+/// The tokens with a role: begin, end, those that end a generation, those found as a whole in a
+/// text.
 class SpecialTokens {
  public:
-  /// Reads the roles from `file`, and from the texts that models give such tokens: those of control
-  /// tokens, or of any where the file declares no types, which become control tokens then.
+  /// Reads the roles from `metadata`, and from the texts that models give such tokens: the texts of
+  /// control tokens, or of any tokens where the file declares no types; these then become control
+  /// tokens.
   /// Errors   kIoError naming the key for an id outside the vocabulary.
   static Result<SpecialTokens> Load(const Metadata& metadata, const SpecialTokenDefaults& defaults,
                                     Vocabulary* vocabulary);
@@ -45,13 +47,13 @@ class SpecialTokens {
   TokenId unknown = kNoToken;
   bool add_bos = false;
   bool add_eos = false;
-  std::vector<TokenId> end_tokens;  ///< sorted, each once
+  std::vector<TokenId> end_tokens;  ///< sorted, without duplicates
 
  private:
   struct Matcher;
   struct Entry {
     TokenId id = kNoToken;
-    bool strip_right = false;  ///< white space behind it belongs to it
+    bool strip_right = false;  ///< white space after it belongs to it
   };
   Status ReadIds(const Metadata& metadata, const SpecialTokenDefaults& defaults,
                  Vocabulary* vocabulary);

@@ -14,7 +14,8 @@ constexpr std::int64_t kNone = -1;
 
 }  // namespace
 
-/// A stretch of the text that is one token so far; empty once it was joined to its left neighbour.
+/// A part of the text that is one token so far; empty once it has been joined to its left
+/// neighbour.
 struct SpmModel::Symbol {
   std::size_t begin;
   std::size_t size;
@@ -26,15 +27,16 @@ struct SpmModel::Merge {
   float score;
   std::int64_t left;
   std::int64_t right;
-  std::size_t size;  ///< of both together when the pair was found; another size means it is stale
+  /// Size of both together when the pair was found; a pair with another size is stale.
+  std::size_t size;
 
-  /// Order of the heap: a is taken after b.
+  /// Orders the heap: a comes after b.
   friend bool operator<(const Merge& a, const Merge& b) {
     return a.score < b.score || (a.score == b.score && a.left > b.left);
   }
 };
 
-/// The work on one text: O(n log n) in its characters.
+/// Merges one text in O(n log n) of its characters.
 class SpmModel::Merger {
  public:
   Merger(const Vocabulary& vocabulary, std::string_view text)

@@ -8,14 +8,14 @@
 
 namespace manyhead {
 
-/// SentencePiece's merging by score: of all neighbours whose texts together are a token, the pair
-/// of the highest score is joined first, of equal ones the leftmost. A character left over that is
-/// no token comes out as byte tokens.
+/// SentencePiece's merging by score: among all neighbours whose joined text is a token, the pair
+/// with the highest score is joined first, among equal ones the leftmost. A remaining character
+/// that is no token becomes byte tokens.
 class SpmModel final : public TextModel {
  public:
-  /// `vocabulary` outlives the model. With `dummy_prefix` a space goes before each text that starts
-  /// the input or follows a special token; `unknown` stands for bytes without a token, if there is
-  /// one.
+  /// `vocabulary` must outlive the model. With `dummy_prefix` a space precedes each text that
+  /// starts the input or follows a special token; `unknown` stands for bytes without a token, if
+  /// there is one.
   SpmModel(const Vocabulary& vocabulary, bool dummy_prefix, TokenId unknown)
       : vocabulary_(&vocabulary), dummy_prefix_(dummy_prefix), unknown_(unknown) {}
 

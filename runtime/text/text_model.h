@@ -9,7 +9,7 @@
 
 namespace manyhead {
 
-/// Turns text without special tokens into ids.
+/// Converts text without special tokens to ids.
 class TextModel {
  public:
   virtual ~TextModel() = default;
@@ -20,7 +20,7 @@ class TextModel {
   virtual Status Append(std::string_view text, bool after_special,
                         std::vector<TokenId>* ids) const = 0;
 
-  /// Bytes of its tables, without those of the vocabulary it refers to.
+  /// The bytes of its tables, without those of the vocabulary that it refers to.
   virtual std::int64_t memory_bytes() const noexcept { return 0; }
 };
 

@@ -36,7 +36,7 @@ Status LoadSpm(const Metadata& metadata, Tokenizer::Impl* impl) {
   if (!impl->vocabulary.has_scores()) {
     return {StatusCode::kIoError, "LoadTokenizer: tokenizer.ggml.scores is missing"};
   }
-  // The places that SentencePiece gives these tokens.
+  // The ids that SentencePiece gives these tokens.
   SpecialTokenDefaults defaults;
   const auto is = [&](TokenId id, TokenKind kind) {
     return impl->vocabulary.Contains(id) && impl->vocabulary.kind(id) == kind;
@@ -103,7 +103,7 @@ Result<Tokenizer> LoadTokenizer(const Metadata& metadata) {
   if (impl->model_name == "llama") {
     status = LoadSpm(metadata, impl.get());
   } else if (impl->model_name == "gpt2") {
-    // Files from before the key existed hold GPT-2-like vocabularies.
+    // Files that are older than the key hold GPT-2-like vocabularies.
     status = LoadBpe(metadata, pre->value_or("default"), impl.get());
   } else if (impl->model_name == "gemma4") {
     status = LoadBpe(metadata, "gemma4", impl.get());

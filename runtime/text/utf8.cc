@@ -6,8 +6,8 @@
 namespace manyhead {
 namespace {
 
-/// What a lead byte announces: how many bytes, and the range of the second one, which is where
-/// overlong forms, surrogates and too large values are told apart. Length 0: no lead byte.
+/// The facts that a lead byte states: the number of bytes, and the range of the second one, which
+/// excludes overlong forms, surrogates and values that are too large. Length 0: no lead byte.
 struct LeadByte {
   std::size_t length = 0;
   std::uint8_t second_min = 0x80;
@@ -27,7 +27,7 @@ LeadByte LeadByteOf(std::uint8_t byte) noexcept {
   return {0};
 }
 
-/// How many of the `lead.length` bytes are there and right, counted from the lead byte.
+/// Returns how many of the `lead.length` bytes are present and valid, counted from the lead byte.
 std::size_t MatchedBytes(std::string_view text, const LeadByte& lead) noexcept {
   const std::size_t limit = std::min(lead.length, text.size());
   for (std::size_t i = 1; i < limit; ++i) {

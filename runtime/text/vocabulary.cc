@@ -20,12 +20,12 @@ constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
 constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
 constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";  // U+2581
 
-/// Printable ASCII and Latin-1 spell themselves; the other bytes take the characters from U+0100
-/// on, in order.
+/// The mapping between bytes and characters: printable ASCII and Latin-1 spell themselves; the
+/// other bytes use the characters from U+0100 on, in order.
 struct ByteLevelAlphabet {
   std::array<std::array<char, 2>, 256> chars{};
   std::array<std::uint8_t, 256> lengths{};
-  std::array<std::int16_t, 0x144> bytes{};  ///< by code point; -1 for characters of no byte
+  std::array<std::int16_t, 0x144> bytes{};  ///< indexed by code point; -1 for characters of no byte
 
   constexpr ByteLevelAlphabet() {
     bytes.fill(-1);
@@ -48,7 +48,7 @@ struct ByteLevelAlphabet {
 };
 constexpr ByteLevelAlphabet kAlphabet;
 
-/// Appends the bytes that a byte-level text spells. A character that spells none stays as it is.
+/// Appends the bytes that a byte-level text spells. A character that spells no byte is copied.
 void AppendByteLevel(std::string_view text, std::vector<char>* out) {
   for (std::size_t i = 0; i < text.size();) {
     const auto lead = static_cast<std::uint8_t>(text[i]);
@@ -86,7 +86,7 @@ void AppendSpelled(TextForm form, std::string_view text, std::vector<char>* out)
   }
 }
 
-/// The byte of "<0x41>".
+/// Returns the byte of e.g. "<0x41>".
 std::optional<std::uint8_t> ParseByteToken(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
   std::uint8_t value = 0;
@@ -96,7 +96,7 @@ std::optional<std::uint8_t> ParseByteToken(std::string_view text) {
   return value;
 }
 
-/// An array of the file that has one entry for each of `count` tokens, or is absent.
+/// Checks that an array of the file has one entry for each of `count` tokens, or is absent.
 Status CheckCount(std::string_view key, std::int64_t entries, std::size_t count) {
   if (static_cast<std::size_t>(entries) == count) return Status();
   return IoError(kName, key, " has ", entries, " entries; expected ", count,
@@ -144,7 +144,8 @@ Result<Vocabulary> Vocabulary::Load(const Metadata& metadata, TextForm form) {
     vocabulary.texts_.insert(vocabulary.texts_.end(), text.begin(), text.end());
     vocabulary.text_ends_.push_back(vocabulary.texts_.size());
   }
-  // Before the arrays are widened: one may be as long as the file. 0: absent, or empty.
+  // The lengths are checked before the arrays are copied: one may be as long as the file. 0:
+  // absent, or empty.
   for (const std::string_view key : {kTypesKey, kScoresKey}) {
     const std::int64_t entries = metadata.Count(key);
     if (Status status = CheckCount(key, entries, texts.size()); entries != 0 && !status.ok())
