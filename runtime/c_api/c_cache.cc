@@ -31,7 +31,7 @@ std::optional<Outcome> ReadParams(const mh_cache_params& params, manyhead::KvCac
   return std::nullopt;
 }
 
-/// Stores the id of a sequence that was made, or says why there is none.
+/// Stores the id of a new sequence, or returns the error.
 Outcome GiveSequence(const manyhead::Result<SequenceId>& made, int32_t* sequence) {
   if (!made.ok()) return made.status();
   *sequence = static_cast<int32_t>(*made);

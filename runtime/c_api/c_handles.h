@@ -24,7 +24,7 @@
 #include "manyhead/session.h"
 #include "manyhead/status.h"
 
-// NOLINTBEGIN(readability-identifier-naming): names of C.
+// NOLINTBEGIN(readability-identifier-naming): the names follow the conventions of C.
 
 struct mh_model {
   manyhead::Model model;
@@ -32,7 +32,7 @@ struct mh_model {
 };
 
 struct mh_session {
-  manyhead::HeadProfile profile{};  ///< which the session writes to
+  manyhead::HeadProfile profile{};  ///< profile that the session writes to
   bool profiles = false;
   manyhead::Model model;
   manyhead::Session session;
@@ -49,7 +49,8 @@ struct mh_cache {
 struct mh_plan {
   manyhead::AttentionPlan plan;
   std::string explanation{};
-  std::vector<manyhead::SequenceId> sequences{};  ///< of a run; kept, so that runs allocate nothing
+  /// Sequences of a run; kept, so that runs allocate nothing.
+  std::vector<manyhead::SequenceId> sequences{};
   mh_message message{};
 };
 
@@ -57,7 +58,7 @@ struct mh_plan {
 
 namespace manyhead::c_api {
 
-/// Copies as much of `text` as fits, and a NUL; null messages are left out.
+/// Copies as much of `text` as fits, and a NUL; a null message is ignored.
 inline void SetMessage(mh_message* message, std::string_view text) noexcept {
   if (message == nullptr) return;
   const std::size_t count = std::min(text.size(), sizeof message->text - 1);
@@ -71,7 +72,7 @@ inline mh_status CodeOf(const Status& status) noexcept {
   return static_cast<mh_status>(status.code());
 }
 
-/// What a call's body returns: a Status, or a code of C alone with its text.
+/// The result of a call's body: a Status, or a code that only C has, with its text.
 struct Outcome {
   Outcome(const Status& status)  // NOLINT(google-explicit-constructor)
       : code(CodeOf(status)), text(status.message()) {}
@@ -83,7 +84,7 @@ struct Outcome {
 
 inline Outcome Invalid(std::string text) { return {MH_INVALID_ARGUMENT, std::move(text)}; }
 
-/// Runs `body`, which returns an Outcome; whatever is thrown ends here.
+/// Runs `body`, which returns an Outcome, and converts every exception to a code.
 template <class Body>
 mh_status Guard(mh_message* message, Body&& body) noexcept {
   try {
@@ -93,7 +94,8 @@ mh_status Guard(mh_message* message, Body&& body) noexcept {
   } catch (const std::bad_alloc&) {
     SetMessage(message, "out of memory");
     return MH_OUT_OF_MEMORY;
-  } catch (const std::length_error&) {  // of a container, for a size no memory could hold
+    // A container was asked for a size that no memory could hold.
+  } catch (const std::length_error&) {
     SetMessage(message, "out of memory");
     return MH_OUT_OF_MEMORY;
   } catch (const std::exception& error) {
@@ -104,14 +106,14 @@ mh_status Guard(mh_message* message, Body&& body) noexcept {
   return MH_INTERNAL_ERROR;
 }
 
-/// Guard for a call with a handle, which may be null.
+/// Guards a call with a handle, which may be null.
 template <class Handle, class Body>
 mh_status Call(Handle* handle, Body&& body) noexcept {
   if (handle == nullptr) return MH_INVALID_ARGUMENT;
   return Guard(&handle->message, std::forward<Body>(body));
 }
 
-/// Guard for a call that makes a handle: `body` gets its place, which holds null before.
+/// Guards a call that creates a handle: `body` gets its destination, which is set to null before.
 template <class Handle, class Body>
 mh_status CreateHandle(Handle** place, mh_message* message, Body&& body) noexcept {
   if (place != nullptr) *place = nullptr;
@@ -127,7 +129,8 @@ void FreeHandle(Handle** place) noexcept {
   delete std::exchange(*place, nullptr);
 }
 
-/// A struct of options is of the size that this library knows, or was never initialised.
+/// Checks that a struct of options has the size that this library knows, which an initialised one
+/// has.
 template <class Options>
 std::optional<Outcome> CheckSize(const Options& options, const char* name) {
   if (options.struct_size == sizeof options) return std::nullopt;
@@ -135,7 +138,7 @@ std::optional<Outcome> CheckSize(const Options& options, const char* name) {
                  "; expected " + std::to_string(sizeof options) + ", as " + name + "_init sets it");
 }
 
-/// `what` is null although it has elements, or has more than any array.
+/// Checks that an array is not null where it has elements, and no larger than any array can be.
 template <class T>
 std::optional<Outcome> CheckArray(const T* data, std::size_t count, const char* what) {
   constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max() / sizeof(T);
@@ -168,8 +171,8 @@ inline std::optional<Outcome> ReadIsa(const char* name, std::optional<Isa>& resu
   return Invalid("isa = '" + std::string(name) + "'; expected scalar, avx2, avx512 or amx");
 }
 
-/// Gives the `count` elements of `data` to a caller's array, whose size and need are named by
-/// `what`.
+/// Copies the `count` elements of `data` to a caller's array; `what` names the array in messages
+/// about its size.
 template <class T>
 Outcome CopyOut(const T* data, std::size_t count, T* place, std::size_t capacity,
                 std::size_t* needed, const char* what) {

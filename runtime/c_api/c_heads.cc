@@ -16,7 +16,7 @@ std::optional<Outcome> CheckIndex(std::int64_t index, std::size_t count, const c
                  std::to_string(count - 1));
 }
 
-/// The heads that `options` name, one by one where not all are meant.
+/// Returns the heads that `options` name, one by one where not all are meant.
 std::optional<Outcome> ReadHeads(const mh_capture_options& options,
                                  const manyhead::ModelConfig& config,
                                  std::vector<manyhead::HeadId>& heads) {

@@ -37,7 +37,7 @@ const char* mh_status_name(mh_status status) {
 int mh_default_threads(void) {
   try {
     return manyhead::DefaultThreads();
-  } catch (...) {  // no memory to look
+  } catch (...) {  // no memory for the search
     return 1;
   }
 }

@@ -10,7 +10,7 @@ using manyhead::c_api::Outcome;
 
 namespace {
 
-/// [H] numbers that a caller may leave out; none of an H that Create will refuse.
+/// Reads [H] numbers, which may be absent; returns none for an H that Create refuses.
 std::vector<float> ReadPerHead(const float* values, int64_t num_heads) {
   if (values == nullptr || num_heads < 1) return {};
   return {values, values + num_heads};

@@ -63,7 +63,7 @@ void ShowResult(const manyhead::GenerateResult& generated, mh_generate_result& r
             .time_to_first_token_seconds = generated.timings.time_to_first_token_seconds};
 }
 
-/// A cancellation is of one generation, however it ends.
+/// Clears a cancellation at the end of its generation, however that ends.
 class ClearFlagOnExit {
  public:
   explicit ClearFlagOnExit(std::atomic<bool>& flag) noexcept : flag_(flag) {}

@@ -16,7 +16,7 @@ namespace manyhead {
 namespace {
 
 using Heads = std::vector<std::vector<KvHeadParams>>;
-using Nll = std::vector<double>;  ///< by token; empty when a pass was ended
+using Nll = std::vector<double>;  ///< [token]; empty when a pass was ended early
 
 constexpr const char* kName = "CalibrateKv";
 constexpr std::int64_t kLeastContext = 256;
@@ -24,23 +24,23 @@ constexpr std::int64_t kMostContext = std::int64_t{1} << 31;
 constexpr std::int64_t kDefaultContext = 8192;
 constexpr std::int64_t kLeastProbe = 64;
 constexpr std::int64_t kSampledQueries = 64;
-/// How many times its estimate an evicted token's loss is taken for: the first mix evicts nothing
-/// that is seen, the others ever less again.
+/// Factors on the estimated loss of evicted tokens: the first combination evicts no token that a
+/// query sees, the others evict fewer and fewer tokens.
 constexpr double kDistrust[] = {std::numeric_limits<double>::infinity(), 1, 8, 64};
 constexpr std::int64_t kMostCandidates = std::size(kDistrust);
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-/// Keys that are hidden anyway leave an error of rounding alone.
+/// Keys that are hidden anyway cause an error of rounding alone.
 constexpr double kNoError = 1e-10;
-/// A head's cost is at least this share of the median: a probe's noise may hide it.
+/// The cost of a head is at least this share of the median: the noise of a probe may hide it.
 constexpr double kLeastCost = 0.25;
 constexpr KvHeadParams kProbe = {KvType::kInt4, KvType::kInt4, {}};
 
-/// Whether the loss of predicting token i + 1 takes no part in the choice.
+/// Returns true where the loss of predicting token i + 1 takes no part in the choice.
 bool HeldOut(std::size_t i) { return i / 64 % 3 == 2; }
 
-/// The rise in loss that a change of each token's loss stands for. Of small changes, whose signs
-/// say more about the text than about the cache, half the mean square: to second order the rise in
-/// loss over all texts. A token counts at most what its loss changes.
+/// Returns the rise in loss that the changes of the tokens' losses stand for. For small changes,
+/// whose signs say more about the text than about the cache, it is half the mean square: to second
+/// order the rise in loss over all texts. A token counts at most the change of its loss.
 double EstimateRise(const Nll& before, const Nll& after) {
   double sum = 0;
   std::int64_t count = 0;
@@ -97,13 +97,13 @@ class Search {
   std::optional<TextScorer> scorer_;
   std::vector<LayerOptions> layer_options_;      // [layer]
   std::vector<std::vector<HeadErrors>> errors_;  // [layer][KV head]
-  /// Rise in loss by error of attention's output, [layer][KV head]; negative: not measured.
+  /// [layer][KV head] rise in loss per error of attention's output; negative: not measured.
   std::vector<std::vector<double>> costs_;
-  Heads smallest_;              ///< every head in its least bytes
-  std::int64_t off_bytes_ = 0;  ///< of a cache whose heads are all off
+  Heads smallest_;              ///< every head in its smallest form
+  std::int64_t off_bytes_ = 0;  ///< bytes of a cache whose heads are all off
   std::int64_t total_tokens_ = 0;
-  Nll exact_;         ///< of f32 and every token
-  double noise_ = 0;  ///< the rise that f16 seems to make, of rounding in the products
+  Nll exact_;         ///< losses with f32 and every token
+  double noise_ = 0;  ///< apparent rise with f16, caused by rounding in the products
 };
 
 Heads Search::AllHeads(const KvHeadParams& head) const {
@@ -221,7 +221,7 @@ Status Search::CheckBudget() {
   return Status();
 }
 
-/// The pass that all estimates start from.
+/// Runs the pass that all estimates are based on.
 Status Search::MeasureErrors() {
   QuerySample sample = QuerySample::Make(model_.config(), options_.context, kSampledQueries);
   Result<SequenceCache> cache =
@@ -273,7 +273,8 @@ Status Search::ProbeHeads() {
   return Status();
 }
 
-/// Gives heads whose probe says nothing, or too little to be believed, what others have.
+/// Gives heads without a measured cost the median of the others, and raises costs that are
+/// implausibly low.
 void Search::CompleteCosts() {
   std::vector<double> known;
   for (const std::vector<double>& layer : costs_)
@@ -302,7 +303,7 @@ double Search::LossOf(std::size_t layer, std::size_t head, std::size_t option,
   return costs_[layer][head] * error;
 }
 
-/// The best mix by the estimates; nothing where the budget is too small for any.
+/// Returns the best combination by the estimates; nothing where the budget is too small for any.
 Result<std::optional<Heads>> Search::Solve(double distrust, double* estimate) const {
   std::vector<std::vector<PricedOption>> priced;
   for (std::size_t l = 0; l < errors_.size(); ++l)
@@ -311,7 +312,8 @@ Result<std::optional<Heads>> Search::Solve(double distrust, double* estimate) co
       for (std::size_t i = 0; i < layer_options_[l].params.size(); ++i)
         options.push_back({layer_options_[l].bytes[i], LossOf(l, h, i, distrust)});
     }
-  // Tables of the pool grow with all pages together, so the sum over heads is a close guess.
+  // The tables of the pool grow with all pages together, so the sum over heads is only a close
+  // estimate.
   for (std::int64_t budget = result_.budget_bytes - off_bytes_;;) {
     const auto chosen = ChooseOptions(priced, budget);
     if (!chosen.has_value()) return std::optional<Heads>();
@@ -359,7 +361,7 @@ Status Search::TryMixes() {
     if (Status status = TryMix(**solved, estimate); !status.ok()) return status;
     if (Cancelled()) break;
   }
-  // A budget so close to the least that the guess at a mix's bytes leaves nothing to choose.
+  // The budget is so close to the least that the estimated bytes leave no choice.
   return tried.empty() ? TryMix(smallest_, kNan) : Status();
 }
 

@@ -9,17 +9,17 @@ namespace {
 
 using Options = std::vector<PricedOption>;
 
-/// A step of one head from an option to the next on its convex hull.
+/// The change of one head from an option to the next on its convex hull.
 struct Step {
   std::size_t head = 0;
-  std::size_t rank = 0;  ///< of the step on its hull: taken in order
+  std::size_t rank = 0;  ///< index of the step on its hull; steps are taken in order
   std::size_t option = 0;
-  std::int64_t bytes = 0;  ///< more than before
+  std::int64_t bytes = 0;  ///< additional bytes
   double gain_per_byte = 0;
 };
 
-/// The options on the lower left hull of (bytes, loss): from the smallest on, each with more bytes
-/// and less loss than the one before, at an ever smaller gain per byte.
+/// Returns the options on the lower left hull of (bytes, loss): from the smallest on, each with
+/// more bytes and less loss than the one before, at a decreasing gain per byte.
 std::vector<std::size_t> Hull(const Options& options) {
   const bool any_finite = std::any_of(options.begin(), options.end(),
                                       [](const PricedOption& o) { return std::isfinite(o.loss); });
@@ -45,7 +45,7 @@ std::vector<std::size_t> Hull(const Options& options) {
   return hull;
 }
 
-/// Spends what is left on the single changes that gain most, until none fits.
+/// Spends the remaining bytes on the single changes with the largest gain, until none fits.
 void SpendRest(const std::vector<Options>& heads, std::int64_t rest,
                std::vector<std::size_t>& chosen) {
   for (;;) {

@@ -33,7 +33,7 @@ Status ReadRows(const KvCache& cache, SequenceId sequence, std::int64_t layer,
   return Status();
 }
 
-/// `rows` as `type` stores them.
+/// Rounds `rows` as `type` stores them.
 Status RoundRows(const KvLayerShape& shape, KvType type, std::int64_t tokens, Isa isa,
                  const Rows& rows, Rows* rounded) {
   KvCacheParams params;
@@ -48,7 +48,7 @@ Status RoundRows(const KvLayerShape& shape, KvType type, std::int64_t tokens, Is
   return status.ok() ? ReadRows(made->cache, made->sequence, 0, shape, rounded) : status;
 }
 
-/// Attention of the sampled queries of one layer over keys and values that change.
+/// Attention of the sampled queries of one layer over different keys and values.
 class SampledAttention {
  public:
   using Mask = std::vector<std::uint8_t>;  ///< [query][query head or 1][key]
@@ -70,7 +70,7 @@ class SampledAttention {
     return Status();
   }
 
-  /// [query][H * Dv]. `mask` may be null.
+  /// Computes the output [query][H * Dv]. `mask` may be null.
   Status Run(const std::vector<float>& k, const std::vector<float>& v, const Mask* mask,
              std::vector<float>* out) {
     out->resize(static_cast<std::size_t>(queries() * layer_.num_heads * layer_.head_dim_v));
@@ -85,7 +85,7 @@ class SampledAttention {
     return plan_->Run(tensors);
   }
 
-  /// Softmax weights [query][H][key] of the last Run, over the same keys.
+  /// Computes the softmax weights [query][H][key] of the last Run, over the same keys.
   Status Weights(const std::vector<float>& k, const std::vector<float>& v,
                  std::vector<float>* weights) {
     weights->resize(static_cast<std::size_t>(queries() * layer_.num_heads * tokens_));
@@ -105,7 +105,7 @@ class SampledAttention {
     tensors.kv_lens = kv_lens_.data();
     const std::int64_t q_row = layer_.num_heads * layer_.head_dim;
     tensors.q = {query_.data(), q_row, q_row, layer_.head_dim};
-    // One text for all queries: a batch stride of 0.
+    // All queries share the keys and values of one sequence: the batch stride is 0.
     tensors.k = {k.data(), 0, layer_.num_kv_heads * layer_.head_dim, layer_.head_dim};
     tensors.v = {v.data(), 0, layer_.num_kv_heads * layer_.head_dim_v, layer_.head_dim_v};
     tensors.lse = {lse_.data(), layer_.num_heads, layer_.num_heads, 1};
@@ -121,12 +121,13 @@ class SampledAttention {
   std::optional<AttentionPlan> plan_;
 };
 
-/// By KV head: the mean square of out - exact over that of exact.
+/// Returns, for each KV head, the mean square of out - exact divided by that of exact.
 std::vector<double> Compare(const LayerConfig& layer, const std::vector<float>& exact,
                             const std::vector<float>& out) {
   const auto heads = static_cast<std::size_t>(layer.num_kv_heads);
   const auto width = static_cast<std::size_t>(layer.num_heads / layer.num_kv_heads *
-                                              layer.head_dim_v);  // of one KV head's queries
+                                              // Elements of one KV head's queries.
+                                              layer.head_dim_v);
   std::vector<double> change(heads), whole(heads), errors;
   for (std::size_t i = 0; i < exact.size(); ++i) {
     const std::size_t head = i / width % heads;
@@ -141,7 +142,7 @@ std::vector<double> Compare(const LayerConfig& layer, const std::vector<float>& 
   return errors;
 }
 
-/// What the sampled queries see under a window, or sinks and a window.
+/// Returns the keys that the sampled queries see under a window, or sinks and a window.
 SampledAttention::Mask WindowMask(const KvPolicy& policy, const QuerySample& sample,
                                   std::int64_t tokens) {
   SampledAttention::Mask mask;
@@ -164,7 +165,7 @@ class HeldGroups {
   void AddScore(std::int64_t token, float weight) {
     scores_[static_cast<std::size_t>(token / kGroup)] += static_cast<double>(weight);
   }
-  /// Drops the lowest scored groups that `policy` does not protect until the tokens before
+  /// Drops the groups with the lowest scores that `policy` does not protect until the tokens before
   /// `position` fit.
   void Evict(const KvPolicy& policy, std::int64_t position) {
     std::int64_t count = 0;
@@ -187,7 +188,8 @@ class HeldGroups {
   std::vector<double> scores_;
 };
 
-/// What the sampled queries find of keys under a budget, from their softmax weights over all keys.
+/// Returns the keys that the sampled queries see under a budget, from their softmax weights over
+/// all keys.
 SampledAttention::Mask BudgetMask(const KvPolicy& policy, const LayerConfig& layer,
                                   const QuerySample& sample, std::int64_t tokens,
                                   const std::vector<float>& weights) {

@@ -5,8 +5,8 @@
 namespace manyhead {
 namespace {
 
-constexpr std::int64_t kSinks = 4;        // as many as arXiv:2309.17453 found to be enough
-constexpr std::int64_t kWindowUnit = 64;  // windows end where pages usually do
+constexpr std::int64_t kSinks = 4;        // the number that arXiv:2309.17453 found sufficient
+constexpr std::int64_t kWindowUnit = 64;  // windows end where pages usually end
 constexpr std::int64_t kParts[] = {2, 4, 8, 16};
 
 Result<std::int64_t> BytesOf(const KvLayerShape& shape, const KvHeadParams& head,
@@ -30,7 +30,7 @@ std::vector<KvPolicy> MakePolicies(const LayerConfig& layer, std::int64_t tokens
     const std::int64_t recent = RoundUp(tokens / part, kWindowUnit);
     if (recent >= before) continue;
     before = recent;
-    // Sinks that the model's own window hides would only take memory.
+    // Sinks that the model's own window hides would only cost memory.
     policies.push_back(windowed ? KvPolicy::Window(recent) : KvPolicy::SinkRecent(kSinks, recent));
     policies.push_back(KvPolicy::Budget(recent, recent / 2));
   }
@@ -56,7 +56,7 @@ Result<LayerOptions> MakeLayerOptions(const LayerConfig& layer, const std::vecto
   };
   for (std::size_t p = 0; p < options.policies.size(); ++p) {
     const KvPolicy& policy = options.policies[p];
-    if (policy.kind == KvPolicyKind::kOff) {  // has no types
+    if (policy.kind == KvPolicyKind::kOff) {  // a head that is off has no types
       if (Status status = add({types.front(), types.front(), policy}, p); !status.ok())
         return status;
       continue;

@@ -8,20 +8,21 @@
 
 namespace manyhead {
 
-/// What calibration chooses from for each KV head of one layer.
+/// The options that calibration chooses from for each KV head of one layer.
 struct LayerOptions {
   std::vector<KvPolicy> policies;    ///< the first is full
   std::vector<KvHeadParams> params;  ///< every type of keys and of values with every policy
-  std::vector<std::size_t> policy;   ///< of each of `params`, its index in `policies`
+  std::vector<std::size_t> policy;   ///< [params] index of the policy in `policies`
   std::vector<std::int64_t>
       bytes;  ///< of each, for one sequence, beyond those of a head that is off
 };
 
-/// The policies worth trying in a layer for a context of `tokens` tokens: full; a window as long as
-/// the model's own, which changes nothing; with `evict` also windows with sinks and budgets of 1/2
-/// to 1/16 of the tokens, and off.
+/// Returns the policies worth trying in a layer for a context of `tokens` tokens: full; a window as
+/// long as the model's own, which changes nothing; with `evict` also windows with sinks and budgets
+/// of 1/2 to 1/16 of the tokens, and off.
 std::vector<KvPolicy> MakePolicies(const LayerConfig& layer, std::int64_t tokens, bool evict);
 
+/// Lists every type with every policy, and the bytes of each combination.
 /// Errors   those of KvCapacityBytes.
 Result<LayerOptions> MakeLayerOptions(const LayerConfig& layer, const std::vector<KvType>& types,
                                       std::int64_t tokens, std::int64_t step, bool evict);

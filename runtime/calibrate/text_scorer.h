@@ -13,22 +13,22 @@
 
 namespace manyhead {
 
-/// Scores one text again and again, each time with a cache of other heads.
+/// Scores one text repeatedly, each time with a cache of other heads.
 class TextScorer {
  public:
   using Heads = std::vector<std::vector<KvHeadParams>>;
-  /// Called with the tokens of each step; false ends the pass there.
+  /// Called with the number of tokens of each step; false ends the pass there.
   using StepObserver = std::function<bool(std::int64_t)>;
 
   static Result<TextScorer> Create(const Model& model, std::span<const TokenId> ids,
                                    const DecoderLimits& limits, StepObserver after_step);
 
-  /// Shows queries to `tap` from now on; null = off.
+  /// Passes queries to `tap` from now on; null = off.
   void SetQueryTap(QueryTap tap) noexcept { query_tap_ = std::move(tap); }
-  /// An empty cache for the first `tokens` tokens.
+  /// Returns an empty cache for the first `tokens` tokens.
   Result<SequenceCache> MakeCache(const Heads& heads, std::int64_t tokens) const;
-  /// nll[i] = -log p(ids[i + 1] | all before), i in [0, tokens - 1); empty when a step's observer
-  /// ended it. `cache` holds the first `tokens` tokens afterwards.
+  /// Returns nll[i] = -log p(ids[i + 1] | all before), i in [0, tokens - 1); empty when a step's
+  /// observer ended the pass. `cache` holds the first `tokens` tokens afterwards.
   Result<std::vector<double>> Score(SequenceCache& cache, std::int64_t tokens);
   Result<std::vector<double>> Score(const Heads& heads, std::int64_t tokens);
 

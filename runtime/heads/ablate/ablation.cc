@@ -38,7 +38,7 @@ Status CheckEdit(const ModelConfig& config, const Ablation& ablation, const Head
                          "] has ", given, " numbers, expected ", wanted);
 }
 
-/// The number of heads of each layer that are off.
+/// Checks that every layer keeps a head.
 Status CheckLayersKeepHeads(const ModelConfig& config, const Ablation& ablation) {
   std::vector<std::int64_t> off(config.layers.size());
   for (const HeadEdit& edit : ablation.edits)

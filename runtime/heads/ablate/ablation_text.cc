@@ -12,7 +12,7 @@
 #include "runtime/platform/errors.h"
 #include "runtime/platform/json.h"
 
-/// Ablations as text: the form of the command line, and JSON.
+/// Parses and formats ablations: the form of the command line, and JSON.
 
 namespace manyhead {
 namespace {
@@ -21,16 +21,16 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kName = "ParseAblation";
 
-/// `text` for a message, whatever bytes it holds.
+/// Returns `text` quoted for a message, whatever bytes it holds.
 std::string Quote(std::string_view text) { return ShowJson(Json(std::string(text))); }
 
-/// Numbers first..last; last = -1: to the end.
+/// The numbers first..last; last = -1: to the end.
 struct Range {
   std::int64_t first = 0;
   std::int64_t last = -1;
 };
 
-/// "3", "3-5" or "*".
+/// Reads "3", "3-5" or "*".
 std::optional<Range> ReadRange(std::string_view text) {
   if (text == "*") return Range();
   Range range;
@@ -47,7 +47,7 @@ std::optional<Range> ReadRange(std::string_view text) {
 
 enum class Action : std::uint8_t { kScale, kMean, kKeep };
 
-/// What one item says of some heads of some layers.
+/// The action that one item of the text states for some heads of some layers.
 struct Item {
   std::string where;  ///< begins messages
   Range layers;
@@ -57,7 +57,7 @@ struct Item {
   float scale = 0;
 };
 
-/// "zero", "mean", "keep" or a number; false if it is none of them.
+/// Reads "zero", "mean", "keep" or a number; returns false for any other text.
 bool ReadAction(std::string_view text, Item* item) {
   item->action = text == "mean" ? Action::kMean : text == "keep" ? Action::kKeep : Action::kScale;
   if (item->action != Action::kScale || text == "zero") return true;
@@ -82,7 +82,7 @@ class Builder {
     return Status();
   }
 
-  /// In layers of which something is kept, what no item names goes.
+  /// In layers with a head to keep, switches off all heads that no item names.
   Ablation Finish() {
     for (std::size_t l = 0; l < kept_.size(); ++l) {
       if (!kept_[l]) continue;
@@ -161,7 +161,7 @@ Status AddItems(std::string_view text, Builder* builder) {
   return Status();
 }
 
-/// The numbers and ranges of the list `key`; everything without it.
+/// Reads the numbers and ranges of the list `key`; an absent list stands for everything.
 Status ReadList(const std::string& where, const Json& entry, const char* key,
                 std::vector<Range>* ranges) {
   if (!entry.contains(key)) {
@@ -239,7 +239,7 @@ Result<Ablation> ParseAblation(std::string_view text, const ModelConfig& config)
   if (Status status = json ? AddJson(text, &builder) : AddItems(text, &builder); !status.ok())
     return status;
   Ablation ablation = builder.Finish();
-  Ablation checked = ablation;  // means are the caller's
+  Ablation checked = ablation;  // the caller supplies the means
   std::erase_if(checked.edits,
                 [](const HeadEdit& edit) { return edit.kind == HeadEditKind::kMean; });
   if (Status status = CheckAblation(config, checked); !status.ok()) return status;
@@ -247,7 +247,7 @@ Result<Ablation> ParseAblation(std::string_view text, const ModelConfig& config)
 }
 
 std::string FormatAblation(const Ablation& ablation) {
-  // Not by way of Json, whose destructor needs memory of its own.
+  // The text is not built by Json, whose destructor needs memory of its own.
   const auto value = [](const HeadEdit& edit) -> std::string {
     if (edit.kind == HeadEditKind::kMean) return "\"mean\"";
     if (edit.scale == 0) return "\"zero\"";

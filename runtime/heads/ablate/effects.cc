@@ -8,7 +8,7 @@
 #include "runtime/heads/ablate/effects_scorer.h"
 #include "runtime/platform/errors.h"
 
-/// What heads give on average, and what becomes of a text's loss without them.
+/// Measures the mean outputs of heads, and the loss of a text without them.
 
 namespace manyhead {
 namespace {
@@ -31,7 +31,7 @@ void Tell(const HeadTextOptions& options, std::int64_t done, std::int64_t total)
   if (options.on_progress) options.on_progress(done, total);
 }
 
-/// `heads`, or all of them, in order; each once.
+/// Returns `heads`, or all heads, in order and without duplicates.
 Result<std::vector<HeadId>> HeadsToMeasure(const ModelConfig& config,
                                            std::span<const HeadId> heads) {
   std::set<HeadId> sorted;

@@ -91,14 +91,15 @@ Result<EffectsScorer> EffectsScorer::Create(const Model& model, std::span<const 
 
 Status EffectsScorer::Restart() { return cache_.cache.Truncate(cache_.sequence, 0).status(); }
 
-/// Room in the cache for the step that begins with token `begin`, and its tokens.
+/// Reserves room in the cache for the step that begins with token `begin`, and returns its tokens.
 Result<std::span<const TokenId>> EffectsScorer::NextStep(std::int64_t begin) {
   const std::int64_t count = std::min(options_.chunk, options_.tokens - begin);
   if (Status status = cache_.cache.Reserve(cache_.sequence, count); !status.ok()) return status;
   return ids_.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
 }
 
-/// From the first layer with the ids, or from what the present layer's heads give.
+/// Runs the layers from the first one with the ids, or from the outputs of the current layer's
+/// heads.
 Result<EffectsScorer::Nll> EffectsScorer::ScoreLayers(bool from_heads,
                                                       const std::vector<HeadEdits>& edits) {
   if (Status status = Restart(); !status.ok()) return status;

@@ -12,8 +12,8 @@
 
 namespace manyhead {
 
-/// A text evaluated layer by layer: what stands before a layer is kept for all its tokens, so that
-/// a change in that layer costs the layers from there on.
+/// Evaluates a text layer by layer: the input of a layer is kept for all tokens, so that a change
+/// in that layer costs only the layers from there on.
 ///
 ///   Score(edits)                              the whole text, through all layers
 ///   EnterLayer(); ScoreFrom(edits); ...       the same with edits of this layer alone
@@ -22,21 +22,21 @@ namespace manyhead {
 /// Losses are empty when `cancel` was set meanwhile.
 class EffectsScorer {
  public:
-  using Nll = std::vector<double>;  ///< [tokens - 1], of each token but the first, in nats
+  using Nll = std::vector<double>;  ///< [tokens - 1], loss of each token but the first, in nats
 
-  /// `options` with defaults filled in; see CompleteTextOptions.
+  /// Creates a scorer; `options` must have the defaults filled in; see CompleteTextOptions.
   static Result<EffectsScorer> Create(const Model& model, std::span<const TokenId> ids,
                                       const HeadTextOptions& options);
 
   Result<Nll> Score(const std::vector<HeadEdits>& edits);
-  /// False when it was cancelled.
+  /// Moves to the next layer; returns false when it was cancelled.
   Result<bool> EnterLayer();
   Result<Nll> ScoreFrom(const std::vector<HeadEdits>& edits);
   void LeaveLayer();
 
   std::size_t layer() const noexcept { return layer_; }
   bool done() const noexcept { return layer_ == config_->layers.size(); }
-  /// Of the layer entered: what its heads give, [tokens, H * Dv].
+  /// The outputs of the current layer's heads, [tokens, H * Dv].
   const AlignedBuffer<float>& attended() const noexcept { return attended_; }
 
  private:
@@ -55,18 +55,18 @@ class EffectsScorer {
   Decoder decoder_;
   SequenceCache cache_;
   AlignedBuffer<float> logits_;    // [kScoreRows, vocab]
-  AlignedBuffer<float> hidden_;    // [tokens, d] before the layer; not of layer 0
-  AlignedBuffer<float> next_;      // [tokens, d] after it
-  AlignedBuffer<float> attended_;  // [tokens, the most H * Dv]
+  AlignedBuffer<float> hidden_;    // [tokens, d] before the layer; unused in layer 0
+  AlignedBuffer<float> next_;      // [tokens, d] after the layer
+  AlignedBuffer<float> attended_;  // [tokens, largest H * Dv]
   std::size_t layer_ = 0;
 };
 
-/// Fills in defaults and checks them, and `ids`, of which options.tokens are used then.
-/// Errors   kInvalidArgument, `function` beginning the message; kUnsupported.
+/// Fills in defaults and checks them and `ids`, which are reduced to the first options.tokens.
+/// Errors   kInvalidArgument, with a message that begins with `function`; kUnsupported.
 Status CompleteTextOptions(const char* function, const Model& model, std::int64_t least_tokens,
                            std::span<const TokenId>* ids, HeadTextOptions* options);
 
-/// Edits that switch some heads of one layer off, in a model of `config`.
+/// Returns edits that switch some heads of one layer off, in a model of `config`.
 std::vector<HeadEdits> HeadsOff(const ModelConfig& config, std::size_t layer, std::int64_t first,
                                 std::int64_t count);
 

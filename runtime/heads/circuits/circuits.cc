@@ -15,7 +15,7 @@ namespace {
 using Impl = LayerCircuits::Impl;
 using Eigen::MatrixXd;
 
-/// Rows of a weight matrix as columns, [cols, rows], each element of a column times `norm`.
+/// Reads rows of a weight matrix as columns, [cols, rows], each element of a column times `norm`.
 MatrixXd ReadColumns(const WeightView& weight, std::int64_t first, std::int64_t count,
                      const std::vector<float>& norm) {
   std::vector<float> row(static_cast<std::size_t>(weight.cols));
@@ -36,7 +36,7 @@ void ScaleColumns(const std::vector<float>& norm, MatrixXd& columns) {
     columns.col(i) *= static_cast<double>(norm[static_cast<std::size_t>(i)]);
 }
 
-/// Columns of the output projection, row i times the i-th weight of the norm after attention.
+/// Reads columns of the output projection, row i times the i-th weight of the norm after attention.
 std::vector<MatrixXd> ReadOutput(const WeightView& weight, std::int64_t heads,
                                  const std::vector<float>& post_norm) {
   const std::int64_t D = weight.cols / heads;
@@ -59,7 +59,7 @@ Impl::Factor MakeFactor(MatrixXd matrix) {
   return factor;
 }
 
-/// The squared norm of left * middle * right^T.
+/// Returns the squared norm of left * middle * right^T.
 double SquaredNorm(const MatrixXd& left_gram, const MatrixXd& middle, const MatrixXd& right_gram) {
   return ((left_gram * middle).array() * (middle * right_gram).array()).sum();
 }
@@ -82,9 +82,9 @@ LowRankMatrix Product(const Impl::Factor& left, const Impl::Factor& right) {
 
 }  // namespace
 
-/// With left * left' the Gram matrix of the one factor, the squares of the singular values are the
-/// eigenvalues of left' * (Gram matrix of the other) * left. Small ones come out to 1e-8 of the
-/// largest.
+/// Computes the spectrum of left * right^T. If left * left' is the Gram matrix of the one factor,
+/// the squares of the singular values are the eigenvalues of left' * (Gram matrix of the other) *
+/// left. Small singular values have an error of 1e-8 of the largest.
 Spectrum SpectrumOf(const Impl::Factor& left, const Impl::Factor& right) {
   const Eigen::LDLT<MatrixXd> parts(left.gram);
   MatrixXd root = parts.matrixL();

@@ -1,6 +1,6 @@
 #pragma once
 
-// Threads are the library's own, and results must not depend on how many there are.
+// The library uses its own threads, and results must not depend on their number.
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
@@ -12,8 +12,8 @@
 
 namespace manyhead {
 
-/// Factors [d, D] of a layer's matrices, a column for each element of a head, and their Gram
-/// matrices [D, D]: W_QK = query * key^T, W_OV = output * value^T.
+/// The factors [d, D] of a layer's matrices, with a column for each element of a head, and their
+/// Gram matrices [D, D]: W_QK = query * key^T, W_OV = output * value^T.
 struct LayerCircuits::Impl {
   struct Factor {
     Eigen::MatrixXd matrix;
@@ -34,7 +34,7 @@ struct LayerCircuits::Impl {
   const Factor& Value(std::int64_t head) const { return value[KvHead(head)]; }
 };
 
-/// The part of a head that composition looks at, apart from its layer: what it reads.
+/// The matrices of a head that composition reads, independent of its layer.
 struct HeadReader {
   HeadId id;
   LayerCircuits::Impl::Factor query, key, value, output;
@@ -42,7 +42,7 @@ struct HeadReader {
   static HeadReader Of(const LayerCircuits::Impl& layer, std::int64_t head);
 };
 
-/// Scores of `reader` for what head `from` of `earlier` writes.
+/// Returns the scores of `reader` with head `from` of `earlier`, which writes.
 CompositionScores Compose(const LayerCircuits::Impl& earlier, std::int64_t from,
                           const HeadReader& reader);
 

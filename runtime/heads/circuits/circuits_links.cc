@@ -14,7 +14,7 @@
 namespace manyhead {
 namespace {
 
-/// Calls fn(i) for i in [0, items) on `threads` threads; the first exception is thrown again here.
+/// Calls fn(i) for i in [0, items) on `threads` threads; rethrows the first exception.
 template <class Fn>
 void ForEachOnTeam(int threads, std::int64_t items, const Fn& fn) {
   std::exception_ptr error;
@@ -52,8 +52,8 @@ Status CheckHeads(const ModelConfig& config, const std::vector<HeadId>& heads) {
   return Status();
 }
 
-/// Goes from the last layer to the first: heads that read are few and are kept, those that write
-/// are all heads before and pass by.
+/// Processes the layers from the last to the first: the heads that read are few and are kept, the
+/// heads that write are all earlier heads and are processed one layer at a time.
 class Describer {
  public:
   Describer(const Model& model, const CircuitOptions& options)
@@ -66,7 +66,7 @@ class Describer {
  private:
   struct Reader {
     HeadReader head;
-    std::vector<HeadLink> links;  // from every head before
+    std::vector<HeadLink> links;  // links from every earlier head
   };
 
   void TakeLayer(const LayerCircuits::Impl& layer);

@@ -22,7 +22,7 @@ constexpr const char* kName = "MeasureTerms";
 using RowsF = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using RowsMap = Eigen::Map<const RowsF, 0, Eigen::OuterStride<>>;
 
-/// Copies what heads attended to and what became of it, for every layer of one text.
+/// Copies the heads' results before and after the output projection, for every layer of one text.
 class OutputTap : public AttentionTap {
  public:
   OutputTap(const ModelConfig& config, std::int64_t tokens) : d_(config.d_model) {
@@ -100,7 +100,8 @@ RowsF ReadRows(const WeightView& weight) {
   return rows;
 }
 
-/// What a norm after attention makes of the projected rows: weights by column, a factor by row.
+/// Applies a norm after attention to a head's projected rows: its weights by column, its factor by
+/// row.
 void NormTerms(const LayerWeights& w, const RowsF& projected, float eps, RowsF& term) {
   if (w.post_attention_norm.kind == NormKind::kNone) return;
   const Eigen::Map<const Eigen::RowVectorXf> weights(

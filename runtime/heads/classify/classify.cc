@@ -105,7 +105,7 @@ Status Classifier::MakeSentences() {
   return Status();
 }
 
-/// Keys and values as f32: how heads are stored is not what is asked about.
+/// Creates a session with keys and values as f32, so that the storage of heads has no influence.
 Status Classifier::CreateSession() {
   SessionOptions options;
   options.k_type = options.v_type = KvType::kF32;
@@ -121,8 +121,8 @@ Status Classifier::CreateSession() {
   return Status();
 }
 
-/// Evaluates `ids` after what the session holds, every row going to `scorer`. With `nll` that of
-/// each token but the first.
+/// Evaluates `ids` after the tokens that the session holds and passes every row to `scorer`. `nll`,
+/// if not null, gets the loss of each token but the first.
 template <class Scorer>
 Status Classifier::Show(std::span<const TokenId> ids, Scorer& scorer, std::vector<double>* nll) {
   CaptureOptions capture;
@@ -139,8 +139,8 @@ Status Classifier::Show(std::span<const TokenId> ids, Scorer& scorer, std::vecto
   return status;
 }
 
-/// A token counts as copied when the model gives it more than half of the probability: no other can
-/// then be the one it says.
+/// Scores a probe with a needle. A token counts as copied when the model gives it more than half of
+/// the probability: no other token can then be the most likely one.
 Status Classifier::ScoreNeedle(const Probe& probe) {
   std::vector<double> nll;
   scorer_.Begin(probe);

@@ -7,12 +7,13 @@
 namespace manyhead {
 namespace {
 
-/// SplitMix64 (doi:10.1145/2660193.2660195): the same numbers with every standard library.
+/// SplitMix64 (doi:10.1145/2660193.2660195), which gives the same numbers with every standard
+/// library.
 class Random {
  public:
   explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
 
-  /// In [0, count). The bias, count / 2^32, does not matter here.
+  /// Returns a number in [0, count). The bias, count / 2^32, does not matter here.
   std::size_t Below(std::size_t count) noexcept {
     state_ += 0x9E3779B97F4A7C15U;
     std::uint64_t z = state_;
@@ -26,7 +27,7 @@ class Random {
   std::uint64_t state_;
 };
 
-/// Draws `count` different tokens of `ordinary`, more than 2^32 of which there are not.
+/// Draws `count` different tokens of `ordinary`, which holds fewer than 2^32.
 std::vector<TokenId> Draw(const std::vector<TokenId>& ordinary, std::int64_t count,
                           Random& random) {
   std::vector<TokenId> drawn;
@@ -54,7 +55,8 @@ std::int64_t Length(const std::vector<TokenId>& ids) {
   return static_cast<std::int64_t>(ids.size());
 }
 
-/// One token, for models whose first position is like no other, then random ones twice.
+/// Makes a probe of one token, for models whose first position is special, then random tokens
+/// twice.
 Probe MakeRepeat(const Tokenizer& tokenizer, const std::vector<TokenId>& ordinary, Random& random) {
   const std::vector<TokenId> drawn = Draw(ordinary, kPeriod + 1, random);
   Probe probe{ProbeKind::kRepeat, {tokenizer.bos().value_or(drawn[0])}, 1, kPeriod, 1 + kPeriod};

@@ -10,15 +10,15 @@
 
 namespace manyhead {
 
-inline constexpr std::int64_t kLeastText = 256, kMostText = 512;  ///< tokens
+inline constexpr std::int64_t kLeastText = 256, kMostText = 512;  ///< in tokens
 inline constexpr std::int64_t kRepeats = 4, kPeriod = 50;
 inline constexpr std::int64_t kNeedles = 3, kNeedleTokens = 16;
-/// Most tokens of a text with a needle, which comes back after it.
+/// Largest number of tokens of a text with a needle, which is repeated after it.
 inline constexpr std::int64_t kHaystack = 384;
 inline constexpr std::int64_t kProbeContext = kMostText;  ///< no probe is longer
 static_assert(kHaystack + 2 * kNeedleTokens <= kProbeContext);
 
-/// Prose for models to read when the caller has none.
+/// Returns prose for models to read when the caller supplies none.
 std::string_view ProbeText() noexcept;
 
 /// Makes the probes of a text of at least kLeastText tokens: the text itself, random tokens that

@@ -6,14 +6,14 @@
 namespace manyhead {
 namespace {
 
-// What heads that look only at the beginning and at what is near need. The widest of the patterns,
-// the last 16 tokens, fits four times into the recent ones.
+// Tokens that heads need which attend only to the first and to near tokens. The widest of the
+// patterns, the last 16 tokens, fits four times into the recent ones.
 constexpr std::int64_t kPolicySink = 4;
 constexpr std::int64_t kNearRecent = 64;
-constexpr std::int64_t kSyntacticRecent = 256;  // a long sentence
+constexpr std::int64_t kSyntacticRecent = 256;  // length of a long sentence
 constexpr std::int64_t kIdleRecent = 16;
 
-/// Whether the relation's accuracy stands out from the best fixed distance's.
+/// Returns true where the relation's accuracy exceeds that of the best fixed distance clearly.
 bool StandsOut(const DependencyScore& score, const HeadThresholds& thresholds) noexcept {
   if (score.count < thresholds.syntactic_count) return false;
   const double gain = score.accuracy - score.baseline;
@@ -47,7 +47,7 @@ bool NeedsMore(const KvPolicy& a, const KvPolicy& b) noexcept {
   return a.kind == KvPolicyKind::kFull || a.recent > b.recent;
 }
 
-/// Whether the head is collapsed for being like another: it then does what that one does.
+/// Returns true where the head is collapsed because it resembles another head.
 bool IsTwin(const HeadReport& head, double threshold) noexcept {
   return head.head_class == HeadClass::kCollapsed && head.scores.twin >= threshold;
 }
@@ -128,7 +128,7 @@ std::vector<std::vector<KvHeadParams>> ClassPolicies(const ModelConfig& config,
     policies.emplace_back(static_cast<std::size_t>(layer.num_kv_heads));
     known.emplace_back(static_cast<std::size_t>(layer.num_kv_heads));
   }
-  std::vector<KvPolicy> needs;  // of `heads`; a twin comes after the head it resembles
+  std::vector<KvPolicy> needs;  // [head of `heads`]; a twin comes after the head that it resembles
   for (const HeadReport& head : heads) {
     KvPolicy need = PolicyOf(head.head_class);
     for (std::size_t i = 0; IsTwin(head, HeadThresholds().collapsed) && i < needs.size(); ++i)

@@ -29,7 +29,7 @@ std::optional<std::int64_t> Number(std::string_view text) {
   return value;
 }
 
-/// "a<mark>b" as two numbers.
+/// Reads "a<mark>b" as two numbers.
 std::optional<std::pair<std::int64_t, std::int64_t>> Pair(std::string_view text, char mark) {
   const std::size_t at = text.find(mark);
   if (at == text.npos) return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<std::pair<std::int64_t, std::int64_t>> Pair(std::string_view text,
   return std::pair(*first, *second);
 }
 
-/// What of a file's text may be shown: short, without control characters.
+/// Returns a short form of a file's text for messages, without control characters.
 std::string Shown(std::string_view text) {
   std::string shown;
   for (const char c : text.substr(0, 40)) shown += c >= ' ' && c <= '~' ? c : '?';
@@ -54,7 +54,7 @@ bool IsRelation(std::string_view text) {
          std::all_of(text.begin(), text.end(), allowed);
 }
 
-/// Whether "SpaceAfter=No" is among the features.
+/// Returns true unless "SpaceAfter=No" is among the features.
 bool SpaceFollows(std::string_view misc) {
   while (!misc.empty()) {
     const std::size_t end = misc.find('|');
@@ -85,17 +85,17 @@ class Parser {
   Status CheckForm(const Columns& columns) const;
   Status EndSentence();
   Status CheckTree() const;
-  /// Appends a surface form and gives where it stands.
+  /// Appends a surface form and returns its position.
   std::pair<std::size_t, std::size_t> AppendText(const Columns& columns);
   std::int64_t words() const { return static_cast<std::int64_t>(sentence_.words.size()); }
 
   std::vector<DependencySentence> sentences_;
   DependencySentence sentence_;
   std::int64_t line_ = 0;
-  std::int64_t range_end_ = 0;  // the last word of the multiword token that is under way
+  std::int64_t range_end_ = 0;  // the last word of the current multiword token
   std::pair<std::size_t, std::size_t> range_text_;
-  bool space_ = false;    // before the next form
-  bool started_ = false;  // a line with columns was seen since the last empty line
+  bool space_ = false;    // a space precedes the next form
+  bool started_ = false;  // a line with columns has been read since the last empty line
 };
 
 Result<std::vector<DependencySentence>> Parser::Run(std::string_view bytes) {
@@ -206,7 +206,7 @@ Status Parser::EndSentence() {
   return Status();
 }
 
-/// One root, to which every word leads.
+/// Checks that there is one root, to which every word leads.
 Status Parser::CheckTree() const {
   std::int64_t roots = 0;
   for (const DependencyWord& word : sentence_.words) {

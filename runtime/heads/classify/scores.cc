@@ -9,7 +9,7 @@
 namespace manyhead {
 namespace {
 
-/// Entropy over that of equal weights on as many keys.
+/// Returns the entropy of the weights divided by that of equal weights on as many keys.
 double Uniformity(std::span<const float> weights) noexcept {
   double entropy = 0;
   for (const float w : weights)
@@ -55,7 +55,7 @@ void HeadScorer::Begin(const Probe& probe) {
   for (Layer& layer : layers_)
     for (std::size_t h = 0; h < layer.rows.size(); ++h) {
       layer.rows[h].resize(length);
-      // Rows of sampled positions side by side, each as long as the longest.
+      // The rows of sampled positions lie side by side, each as long as the longest.
       if (probe.kind == ProbeKind::kRepeat)
         layer.previous[h].resize(length * (length / kSampled + 1));
     }
@@ -99,7 +99,8 @@ void HeadScorer::AddRepeat(const CapturedRow& row, Sums& sums) noexcept {
   sums.induction += static_cast<double>(row.weights[before + 1]);
 }
 
-/// Of the needle's tokens each but the last of the second time looks for its successor.
+/// Adds a row of the needle's second occurrence: each of its tokens but the last should attend to
+/// its successor.
 void HeadScorer::AddNeedle(const CapturedRow& row, Sums& sums) noexcept {
   const std::int64_t next = row.position - probe_.again + 1;
   if (next < kNeedleCue || next >= probe_.count) return;

@@ -10,33 +10,34 @@
 
 namespace manyhead {
 
-/// Sums up the scores of every head from rows of attention weights, which it sees one by one.
+/// Sums up the scores of every head from rows of attention weights, which arrive one by one.
 ///
-/// Per head it keeps sums, and of a few rows copies: what is compared between heads and between
-/// inputs is compared at every kSampled-th position.
+/// It keeps sums for each head, and copies of a few rows: comparisons between heads and between
+/// inputs use every kSampled-th position.
 class HeadScorer {
  public:
   static constexpr std::int64_t kOffsets = 17;      ///< distances 0..16
   static constexpr std::int64_t kSinkTokens = 4;    ///< first tokens of the text
-  static constexpr std::int64_t kLocalTokens = 16;  ///< last tokens, the present one included
-  /// Rows of a text before this one see so little that first and last tokens are all there is.
+  static constexpr std::int64_t kLocalTokens = 16;  ///< last tokens, the current one included
+  /// Earlier rows of a text see so few tokens that nearly all are first or last tokens.
   static constexpr std::int64_t kFirstTextRow = 64;
   static constexpr std::int64_t kFirstSample = 16;
   static constexpr std::int64_t kSampled = 8;
-  static constexpr std::int64_t kNeedleCue = 4;  ///< tokens of a needle that are given
+  /// Number of needle tokens that are given as a cue.
+  static constexpr std::int64_t kNeedleCue = 4;
 
-  /// `heads[layer]` query heads.
+  /// Creates a scorer; `heads[layer]` is the number of query heads.
   explicit HeadScorer(const std::vector<std::int64_t>& heads);
 
-  /// The rows that follow are those of `probe`, which is no sentence; each once, in the order of
-  /// CaptureOptions::on_row. Repeats are all of one length.
+  /// Starts a probe, which must not be a sentence: the following rows belong to it, each once, in
+  /// the order of CaptureOptions::on_row. All repeats must have one length.
   void Begin(const Probe& probe);
   void Add(const CapturedRow& row) noexcept;
-  /// The rows of the probe have been seen. For a needle: whether the model copied its i-th token,
-  /// i in [kNeedleCue, count).
+  /// Ends the probe after its last row. `copied` says, for a needle, whether the model copied its
+  /// i-th token, i in [kNeedleCue, count).
   void End(const std::vector<bool>& copied = {});
 
-  /// [layer * heads + head] in the order of `heads`.
+  /// Returns the scores [layer * heads + head], in the order of `heads`.
   std::vector<HeadScores> Scores() const;
 
  private:
@@ -48,12 +49,13 @@ class HeadScorer {
   };
   struct Layer {
     std::int64_t heads = 0;
-    std::size_t first = 0;         // of sums_
+    std::size_t first = 0;         // index of the layer's first head in sums_
     std::vector<double> likeness;  // [heads][heads] sum of 1 - total variation, by (later, earlier)
-    std::vector<std::vector<float>> rows;      // [heads] of the sampled position that is under way
-    std::vector<std::vector<float>> previous;  // [heads] of the last repeat, all sampled positions
-    std::int64_t sampled = 0;                  // positions compared between heads
-    std::int64_t compared = 0;                 // positions compared between repeats
+    std::vector<std::vector<float>> rows;  // [heads] rows of the current sampled position
+    // [heads] rows of the last repeat, all sampled positions.
+    std::vector<std::vector<float>> previous;
+    std::int64_t sampled = 0;   // number of positions compared between heads
+    std::int64_t compared = 0;  // number of positions compared between repeats
   };
 
   void AddText(const CapturedRow& row, Sums& sums) noexcept;
@@ -65,12 +67,12 @@ class HeadScorer {
 
   std::vector<Layer> layers_;
   std::vector<Sums> sums_;
-  Probe probe_;  // without its ids
+  Probe probe_;  // the probe without its ids
   std::int64_t tokens_ = 0;
   std::int64_t text_rows_ = 0, repeat_rows_ = 0, needle_tokens_ = 0, repeats_ = 0;
 };
 
-/// Half the sum of |a[i] - b[i]| over `count` weights.
+/// Returns half the sum of |a[i] - b[i]| over `count` weights.
 double TotalVariation(const float* a, const float* b, std::size_t count) noexcept;
 
 }  // namespace manyhead

@@ -19,7 +19,8 @@ Result<std::vector<TokenWords>> AlignWords(const Tokenizer& tokenizer, std::span
   std::size_t begin = 0;
   std::int64_t first = 0;
   for (const std::size_t end : ends) {
-    // Words and tokens both go from left to right: a word that ends before a token is done with.
+    // Words and tokens are both in the order of the text: a word that ends before a token is
+    // finished.
     while (first < words && word_at(first).end + prefix <= begin) ++first;
     std::int64_t last = first;
     while (last < words && end > begin && word_at(last).begin + prefix < end) ++last;
@@ -45,7 +46,8 @@ void SyntaxScorer::Begin(const DependencySentence& sentence,
   for (std::size_t t = 0; t < tokens.size(); ++t)
     for (std::int64_t word = tokens[t].first; word < tokens[t].end; ++word)
       last_token_[static_cast<std::size_t>(word)] = static_cast<std::int64_t>(t);
-  // Words are open from their first token to their last: those open together are neighbours.
+  // A word is open from its first token to its last: words that are open at the same time are
+  // neighbours.
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     std::int64_t first = tokens[t].first;
     while (first > 0 &&

@@ -16,43 +16,44 @@
 
 namespace manyhead {
 
-/// The words that a token stands for a part of: [first, end); none for spaces and control tokens.
+/// The words [first, end) that a token is a part of; none for spaces and control tokens.
 struct TokenWords {
   std::int64_t first = 0;
   std::int64_t end = 0;
 };
 
-/// The words of each token of `ids`, which encode the sentence's text.
-/// Errors   kUnsupported when the tokens' texts put together are not the sentence's.
+/// Returns the words of each token of `ids`, which encode the sentence's text.
+/// Errors   kUnsupported when the joined texts of the tokens are not the sentence's.
 Result<std::vector<TokenWords>> AlignWords(const Tokenizer& tokenizer, std::span<const TokenId> ids,
                                            const DependencySentence& sentence);
 
 /// Counts for every head how often its strongest arc is a dependency.
 ///
 /// A word's weight for an earlier word is the mean over its own tokens of the sum over that word's
-/// (arXiv:1906.04341, 4.1); the strongest arc goes to the earlier word of most weight, the first of
-/// equals.
+/// tokens (arXiv:1906.04341, 4.1); the strongest arc goes to the earlier word with the largest
+/// weight, the first of equal ones.
 class SyntaxScorer {
  public:
   static constexpr std::size_t kOffsets = 10;  ///< distances in words that a baseline may have
 
   explicit SyntaxScorer(const std::vector<std::int64_t>& heads);
 
-  /// The rows that follow are those of `sentence`, whose tokens are `tokens`; every position once,
-  /// ascending for each head.
+  /// Starts a sentence: the following rows belong to `sentence`, whose tokens are `tokens`; every
+  /// position once, ascending for each head.
   void Begin(const DependencySentence& sentence, const std::vector<TokenWords>& tokens);
   void Add(const CapturedRow& row) noexcept;
 
-  /// By head, layer by layer: every relation and direction that occurred, by name.
+  /// Returns the scores by head, layer by layer: every relation and direction that occurred, by
+  /// name.
   std::vector<std::vector<DependencyScore>> Scores() const;
 
  private:
   struct Relation {
     std::int64_t count = 0;
-    std::array<std::int64_t, kOffsets> offsets{};  // how often distance i + 1 is right
+    std::array<std::int64_t, kOffsets> offsets{};  // number of times that distance i + 1 is right
     std::vector<std::int64_t> hits;                // [head]
   };
-  /// Earlier words that stand in one relation to a word.
+  /// The earlier words in one relation to a word.
   struct Targets {
     Relation* relation = nullptr;
     std::vector<std::int64_t> words;
@@ -66,14 +67,14 @@ class SyntaxScorer {
   std::size_t heads_ = 0;
   std::map<std::pair<std::string, bool>, Relation> relations_;
 
-  // Of the present sentence.
+  // The following describe the current sentence.
   std::vector<TokenWords> tokens_;
   std::int64_t words_ = 0;
-  std::vector<std::int64_t> last_token_;       // [word]
-  std::int64_t open_ = 1;                      // words that tokens may be parts of at a time
+  std::vector<std::int64_t> last_token_;  // [word]
+  std::int64_t open_ = 1;                 // number of words that tokens may be parts of at a time
   std::vector<std::vector<Targets>> targets_;  // [word]
-  std::vector<float> sums_;                    // [head][open][words] weight for each word
-  std::vector<float> row_;                     // [words] of one row
+  std::vector<float> sums_;                    // [head][open][words] weight of each word
+  std::vector<float> row_;                     // [words] weights of one row
 };
 
 }  // namespace manyhead

@@ -29,12 +29,12 @@ void CaptureRing::DropOldest() noexcept {
   ++dropped_;
 }
 
-/// Rows lie one behind the other and begin anew at 0 where the rest does not suffice: those in the
-/// way are the oldest.
+/// Returns the position of the next row. Rows lie one after another and start again at 0 where the
+/// rest of the memory does not suffice; the rows that are overwritten are the oldest.
 std::int64_t CaptureRing::MakeRoom(std::int64_t length) noexcept {
   if (count_ == options_.max_rows) DropOldest();
   const bool wraps = end_ + length > options_.max_weights;
-  // From here to the end of the memory lie only rows that are older than those from 0 on.
+  // From here to the end of the memory, all rows are older than those from 0 on.
   while (wraps && count_ > 0 && Oldest().begin >= end_) DropOldest();
   const std::int64_t begin = wraps ? 0 : end_;
   while (count_ > 0 && Oldest().begin >= begin && Oldest().begin < begin + length) DropOldest();
@@ -60,7 +60,8 @@ void CaptureRing::Add(const CapturedRow& row) noexcept {
   ++count_;
 }
 
-/// A heap of the best so far, the worst on top: the row is read once, and most keys are worse.
+/// Keeps a heap of the best keys so far, the worst on top: the row is read once, and most keys are
+/// worse.
 void CaptureRing::SelectTop(std::span<const float> weights, std::int64_t begin,
                             std::int64_t count) noexcept {
   const auto better = [&](std::int64_t a, std::int64_t b) {

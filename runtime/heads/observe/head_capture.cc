@@ -8,7 +8,7 @@
 namespace manyhead {
 namespace {
 
-/// Weights of a batch, if a single position does not need more.
+/// Number of weights in a batch, unless a single position needs more.
 constexpr std::int64_t kBatchWeights = 1 << 20;
 
 Status CheckIn(const char* function, const std::string& name, std::int64_t value, std::int64_t low,
@@ -43,7 +43,7 @@ HeadCapture::HeadCapture(const ModelConfig& config, std::int64_t context,
                          const CaptureOptions& options)
     : options_(options) {
   if (options_.last == -1) options_.last = context - 1;
-  // Beyond the context it shows `first` alone; positions and their sums stay small.
+  // Beyond the context only `first` is captured; the limit keeps positions and their sums small.
   options_.every = std::min(options_.every, context);
   std::int64_t most_rows = 0;
   for (std::size_t l = 0; l < config.layers.size(); ++l) {
@@ -70,7 +70,7 @@ void HeadCapture::Observe(Worker& worker, const AttentionStep& step) noexcept {
   const Layer& layer = layers_[static_cast<std::size_t>(step.layer)];
   const std::int64_t every = options_.every;
   const std::int64_t end = std::min(step.position + step.rows, options_.last + 1);
-  // The first position of the step that is options_.first plus a multiple of `every`.
+  // Finds the first position of the step that is options_.first plus a multiple of `every`.
   const std::int64_t behind = std::max<std::int64_t>(0, step.position - options_.first);
   const std::int64_t skipped = behind / every + (behind % every != 0);
   if (layer.heads.empty() || skipped > (end - 1 - options_.first) / every) return;

@@ -11,34 +11,34 @@
 
 namespace manyhead {
 
-/// Recomputes the chosen rows of attention weights on all threads of a step's region and hands them
-/// out on one.
+/// Recomputes the chosen rows of attention weights on all threads of a step's region and passes
+/// them to the caller on one thread.
 class HeadCapture {
  public:
-  /// `context` bounds positions; `function` begins the message of an error.
+  /// Checks options; `context` bounds positions; `function` begins the message of an error.
   static Status Check(const ModelConfig& config, std::int64_t context,
                       const CaptureOptions& options, const char* function);
 
-  /// `options` have passed Check. Throws bad_alloc.
+  /// Creates a capture; `options` must have passed Check. Throws bad_alloc.
   HeadCapture(const ModelConfig& config, std::int64_t context, const CaptureOptions& options);
 
-  /// See AttentionTap.
+  /// Observes one layer; see AttentionTap.
   void Observe(Worker& worker, const AttentionStep& step) noexcept;
 
  private:
-  /// The chosen heads of one layer. The rows of a position are those of whole groups.
+  /// The chosen heads of one layer. The rows of a position cover whole groups.
   struct Layer {
     std::int64_t group = 1;
-    std::vector<std::int64_t> kv_heads;  ///< with a chosen head, ascending
+    std::vector<std::int64_t> kv_heads;  ///< KV heads with a chosen head, ascending
     struct Head {
       std::int64_t id = 0;
-      std::int64_t row = 0;  ///< among those of a position
+      std::int64_t row = 0;  ///< index among the rows of a position
     };
     std::vector<Head> heads;  ///< ascending
 
     std::int64_t rows() const noexcept { return std::ssize(kv_heads) * group; }
   };
-  /// Some of a step's positions: first, first + every, ...
+  /// Some positions of a step: first, first + every, ...
   struct Batch {
     std::int64_t first = 0, count = 0;
   };
@@ -48,7 +48,7 @@ class HeadCapture {
 
   CaptureOptions options_;
   std::vector<Layer> layers_;
-  AlignedBuffer<float> rows_;  ///< of a batch: [position][row][key]
+  AlignedBuffer<float> rows_;  ///< rows of a batch: [position][row][key]
 };
 
 }  // namespace manyhead

@@ -8,7 +8,7 @@
 
 namespace manyhead {
 
-/// All that looks at a session's heads.
+/// Passes a session's attention to its capture and profile.
 class HeadObserver final : public AttentionTap {
  public:
   std::optional<HeadCapture> capture;

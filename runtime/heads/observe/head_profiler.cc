@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kCacheLine = 8;  // numbers of 64 bits, so that threads do not share one
 
-/// The widest layer in each direction.
+/// The largest numbers of heads in any layer.
 struct MaxHeadCounts {
   std::int64_t heads = 0, kv_heads = 0, group = 0;
 };
@@ -28,7 +28,7 @@ MaxHeadCounts MaxHeadCountsOf(const ModelConfig& config) {
   return widest;
 }
 
-/// Takes one more row into the means.
+/// Adds one row to the means.
 void AddRow(const RowStats& row, HeadStats& head) noexcept {
   if (!row.sees_keys) return;
   ++head.rows;
@@ -94,7 +94,7 @@ void HeadProfiler::Observe(Worker& worker, const AttentionStep& step) noexcept {
   const std::int64_t H = step.plan->params().num_heads, K = step.plan->params().num_kv_heads;
   std::vector<HeadStats>& heads = profile_->heads[static_cast<std::size_t>(step.layer)];
   if (worker.index() == 0) AddCosts(step, heads);
-  // Positions i with (i + 1) a multiple of `every`, of which `before` lie before the step.
+  // The positions i where i + 1 is a multiple of `every`; `before` of them precede the step.
   const std::int64_t every = profile_->options.every;
   const std::int64_t before = step.position / every;
   const std::int64_t count = (step.position + step.rows) / every - before;
@@ -126,7 +126,7 @@ void HeadProfiler::AddCosts(const AttentionStep& step, std::vector<HeadStats>& h
   }
 }
 
-/// stats [G] of the heads that share `kv_head`.
+/// Computes stats [G] of the heads that share `kv_head`.
 void HeadProfiler::LookAt(int thread, const AttentionStep& step, std::int64_t position,
                           std::int64_t kv_head, RowStats* stats) noexcept {
   const AttentionParams& params = step.plan->params();
@@ -146,7 +146,7 @@ void HeadProfiler::LookAt(int thread, const AttentionStep& step, std::int64_t po
   }
 }
 
-/// What the norm after attention, if there is one, divides a row by, inverted.
+/// Returns the inverse of the divisor of the norm after attention, if there is one.
 double HeadProfiler::NormFactor(const AttentionStep& step, std::int64_t row) const noexcept {
   const auto& w = model_->weights.layers[static_cast<std::size_t>(step.layer)];
   if (w.post_attention_norm.kind == NormKind::kNone) return 1;

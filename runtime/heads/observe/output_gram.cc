@@ -13,8 +13,8 @@ namespace {
 constexpr std::int64_t kLanes = 16;
 constexpr std::int64_t kMostHeadDim = 1024;
 
-/// columns [H * Dv, d] = W_O [d, H * Dv] transposed, row r of W_O times norm[r], unless it is
-/// empty.
+/// Computes columns [H * Dv, d] = W_O [d, H * Dv] transposed, row r of W_O times norm[r], unless
+/// `norm` is empty.
 void TransposeOutput(Worker& worker, const LayerWeights& w, Isa isa, float* rows,
                      float* columns) noexcept {
   const std::int64_t d = w.output.rows, width = w.output.cols;
@@ -33,8 +33,8 @@ void TransposeOutput(Worker& worker, const LayerWeights& w, Isa isa, float* rows
   });
 }
 
-/// a^T G a = sum_i a_i (G_ii a_i + 2 sum_(j > i) G_ij a_j): only the upper half is kept, doubled
-/// off the diagonal.
+/// Keeps the upper half of a Gram matrix, doubled off the diagonal: a^T G a = sum_i a_i (G_ii a_i +
+/// 2 sum_(j > i) G_ij a_j).
 void KeepUpperHalf(float* gram, std::int64_t n, std::int64_t row) noexcept {
   for (std::int64_t i = 0; i < n; ++i) {
     std::fill_n(gram + i * row, i, 0.0F);

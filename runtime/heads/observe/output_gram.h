@@ -11,16 +11,16 @@
 
 namespace manyhead {
 
-/// |W_h a| for every head of a model, W_h [d, Dv] being its columns of the output projection, each
-/// row times its weight in the norm after attention, if the family has one: from the Gram matrices
-/// W_h^T W_h, so that a norm takes Dv^2 / 2 products instead of d Dv.
+/// Computes |W_h a| for every head of a model from the Gram matrices W_h^T W_h, so that a norm
+/// needs Dv^2 / 2 products instead of d Dv. W_h [d, Dv] is the head's columns of the output
+/// projection, each row times its weight in the norm after attention, if the model has one.
 class OutputGrams {
  public:
   /// Cost     2 d H Dv^2 flops and 4 H Dv^2 bytes for each layer.
   /// Errors   those of a LinearWorkspace. Throws bad_alloc.
   static Result<OutputGrams> Create(const Model::Impl& model, Isa isa, int threads);
 
-  /// Of a [Dv] of query head `head`.
+  /// Returns |W_h a| of a [Dv] for query head `head`.
   double Norm(std::int64_t layer, std::int64_t head, const float* a) const noexcept;
 
  private:

@@ -5,13 +5,13 @@
 namespace manyhead {
 namespace {
 
-constexpr std::int64_t kBlock = 64;  // keys summed in floats
-constexpr std::int64_t kLanes = 16;  // which compilers make vectors of
+constexpr std::int64_t kBlock = 64;  // number of keys that are summed in f32
+constexpr std::int64_t kLanes = 16;  // number of sums that compilers can vectorise
 
-/// Weights w of some neighbouring keys.
+/// Sums over the weights w of some neighbouring keys.
 struct BlockSum {
   double weight = 0;  ///< sum w
-  double moment = 0;  ///< sum w j, j counted from the first
+  double moment = 0;  ///< sum w j, j counted from the first key
   float max = 0;
 };
 
@@ -40,7 +40,7 @@ BlockSum SumOf(const float* weights, std::int64_t n) noexcept {
   return sum;
 }
 
-/// The weight of the keys of [begin, end) that lie in `span`.
+/// Returns the weight of the keys of [begin, end) that lie in `span`.
 double MassIn(const float* weights, KeySpan span, std::int64_t begin, std::int64_t end) noexcept {
   double mass = 0;
   const std::int64_t last = std::min(end, span.end);
@@ -49,7 +49,7 @@ double MassIn(const float* weights, KeySpan span, std::int64_t begin, std::int64
   return mass;
 }
 
-/// The nearest key with which the keys after it have `half` of the weight.
+/// Returns the nearest key such that it and the keys after it have `half` of the weight.
 std::int64_t MedianKey(const float* weights, const SeenKeys& seen, double half) noexcept {
   double mass = 0;
   std::int64_t nearest = 0;
@@ -67,7 +67,7 @@ std::int64_t MedianKey(const float* weights, const SeenKeys& seen, double half) 
         mass += double{weights[s]};
         if (mass >= half) return s;
       }
-      return begin;  // the sums in floats and in doubles differ in their last bits
+      return begin;  // sums in f32 and in double differ in their last bits
     }
   }
   return nearest;

@@ -8,7 +8,7 @@
 #include "runtime/heads/ablate/effects_scorer.h"
 #include "runtime/platform/errors.h"
 
-/// The choice of KV heads that a text misses least.
+/// Chooses the KV heads whose removal harms a text least.
 
 namespace manyhead {
 namespace {
@@ -18,7 +18,7 @@ constexpr std::int64_t kLeastTokens = 256;
 
 using Nll = EffectsScorer::Nll;
 
-/// Whether the loss of predicting token i + 1 takes no part in the choice.
+/// Returns true where the loss of predicting token i + 1 takes no part in the choice.
 bool HeldOut(std::size_t i) { return i / 64 % 3 == 2; }
 
 PruneLoss MeanLoss(const Nll& nll) {
@@ -83,7 +83,7 @@ Status Search::CheckOptions() {
     return InvalidArgument(kName, most == 1 ? "every" : "some",
                            " layer has 1 KV head; expected at least 2, of "
                            "which one stays");
-  total_ *= 2;  // each alone, and about as many together
+  total_ *= 2;  // each head alone, and about as many passes with several
   return CompleteTextOptions(kName, model_, kLeastTokens, &ids_, &options_.text);
 }
 
@@ -133,7 +133,7 @@ std::vector<HeadEdits> Search::EditsOf(std::span<const KvHeadId> removed) const 
   return edits;
 }
 
-/// Whether the loss without `removed` is within the limit; if so they are the result.
+/// Returns true where the loss without `removed` is within the limit; they then become the result.
 Result<bool> Search::Fits(const std::vector<KvHeadId>& removed) {
   const Result<Nll> nll = scorer_->Score(EditsOf(removed));
   if (!nll.ok()) return nll.status();
@@ -148,8 +148,8 @@ Result<bool> Search::Fits(const std::vector<KvHeadId>& removed) {
   return true;
 }
 
-/// The heads removed so far and up to `most` more, from effect `*next` on, whose effects alone add
-/// up to no more than the limit leaves; none that would empty its layer.
+/// Returns the heads removed so far and up to `most` more, from effect `*next` on, whose single
+/// effects add up to no more than the limit leaves; a head that would empty its layer is skipped.
 std::vector<KvHeadId> Search::Take(std::size_t* next, std::int64_t most) const {
   std::vector<KvHeadId> taken = result_.removed;
   double room = options_.max_rise - (result_.after.fit - result_.before.fit);

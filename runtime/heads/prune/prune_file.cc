@@ -17,20 +17,20 @@
 #include "runtime/model/weights.h"
 #include "runtime/platform/errors.h"
 
-/// Models without some of their KV heads, as files.
+/// Writes models without some of their KV heads as files.
 
 namespace manyhead {
 namespace {
 
 constexpr const char* kName = "WritePrunedModel";
 
-/// [begin, end) of rows or columns.
+/// The rows or columns [begin, end).
 struct Range {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
-/// What stays of one layer: runs of KV heads.
+/// The heads that remain in one layer: runs of KV heads.
 struct KeptHeads {
   std::int64_t count = 0;
   std::vector<Range> runs;
@@ -74,7 +74,7 @@ Result<std::vector<KeptHeads>> KeptOf(const ModelConfig& config,
   return layers;
 }
 
-/// The tensor with the bytes it has.
+/// Returns the tensor with its bytes unchanged.
 GgufOutput::Tensor Whole(const StoredTensor& tensor) {
   return {std::string(tensor.name),
           tensor.type,
@@ -90,7 +90,7 @@ std::int64_t Sum(const std::vector<Range>& ranges) {
   return sum;
 }
 
-/// Some rows of a matrix, or elements of a vector.
+/// Returns some rows of a matrix, or elements of a vector.
 GgufOutput::Tensor Rows(const StoredTensor& tensor, const std::vector<Range>& ranges) {
   GgufOutput::Tensor made = Whole(tensor);
   const bool matrix = tensor.num_dims > 1;
@@ -107,7 +107,7 @@ GgufOutput::Tensor Rows(const StoredTensor& tensor, const std::vector<Range>& ra
   return made;
 }
 
-/// Columns that end with blocks of the type.
+/// Returns columns that end with blocks of the type.
 GgufOutput::Tensor Columns(const StoredTensor& tensor, const std::vector<Range>& ranges) {
   GgufOutput::Tensor made = Whole(tensor);
   made.shape[0] = Sum(ranges);
@@ -127,7 +127,7 @@ GgufOutput::Tensor Columns(const StoredTensor& tensor, const std::vector<Range>&
   return made;
 }
 
-/// Any columns, as f32.
+/// Returns any columns, as f32.
 GgufOutput::Tensor WidenedColumns(const StoredTensor& tensor, const std::vector<Range>& ranges) {
   GgufOutput::Tensor made = Whole(tensor);
   made.type = WeightType::kF32;
@@ -162,7 +162,7 @@ Result<GgufOutput::Tensor> CutOutput(const StoredTensor& tensor, const std::vect
   return Columns(tensor, ranges);
 }
 
-/// The rows of queries, then of keys, then of values.
+/// Returns the rows of queries, then of keys, then of values.
 std::vector<Range> FusedRows(const KeptHeads& kept, const LayerConfig& shape) {
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
   std::vector<Range> rows;
@@ -202,7 +202,7 @@ Result<GgufOutput::Tensor> Cut(const StoredTensor& tensor, const ModelConfig& co
   return Whole(tensor);
 }
 
-/// One number where all layers have the same.
+/// Adds one number where all layers have the same count, otherwise a list.
 void AddCounts(GgufOutput& output, const std::string& key,
                const std::vector<std::uint32_t>& counts) {
   const bool same = std::all_of(counts.begin(), counts.end(),
@@ -232,7 +232,7 @@ void AddKeys(GgufOutput& output, const GgufFile& file, const ModelConfig& config
   }
   AddCounts(output, heads, counts);
   AddCounts(output, kv_heads, kv_counts);
-  // By default they follow from the number of heads.
+  // Without these keys, the lengths would follow from the number of heads.
   output.AddKey(k_length, static_cast<std::uint32_t>(config.layers[0].head_dim));
   output.AddKey(v_length, static_cast<std::uint32_t>(config.layers[0].head_dim_v));
 }
