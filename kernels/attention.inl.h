@@ -11,7 +11,7 @@
 #include "kernels/simd.inl.h"
 #include "kernels/transpose.inl.h"
 
-/// One step of online softmax over a block of keys, and the operations around it.
+/// Computes one step of online softmax over a block of keys, and the operations around it.
 ///
 /// Cost of a block of n keys for R rows: 2 R n (D + Dv) flops in the products; n R exponentials; Dp
 /// R loads and stores of the running sum. Read from memory: the block's K and V, once per tile.
@@ -129,10 +129,11 @@ void WidenValues(KvType type, const void* tile, const void* scales, std::int64_t
   kFns[static_cast<int>(type)](tile, scales, v_row, first, panels);
 }
 
-/// The largest logit of a row; NaN counts as -inf here and enters through its exponential.
+/// Returns the largest logit of a row; NaN counts as -inf here and has its effect in the
+/// exponential.
 template <class V>
 MANYHEAD_INLINE float RowMax(const float* logits, std::int64_t columns) {
-  constexpr std::int64_t kTwo = kKvTile / 2;  // two chains
+  constexpr std::int64_t kTwo = kKvTile / 2;  // two independent chains
   typename V::F even = V::Set(-kInfinity), odd = even;
   for (std::int64_t c = 0; c < columns; c += kKvTile) {
     for (std::int64_t i = 0; i < kTwo; i += V::kLanes) {
@@ -163,8 +164,9 @@ MANYHEAD_INLINE float ExpRow(float* row, std::int64_t columns, float max) {
   return V::ReduceAdd(sum[0]);
 }
 
-/// m = max(m, block_max); shift is what to subtract from logits: m, or 0 where no key was seen yet,
-/// since -inf - -inf is NaN; correction = e^(old m - new m) is exactly 1 where m stays.
+/// Computes m = max(m, block_max); shift is the number to subtract from logits: m, or 0 where no
+/// key has been seen, since -inf - -inf is NaN; correction = e^(old m - new m) is exactly 1 where m
+/// stays.
 template <class V>
 void UpdateMax(const float* block_max, std::int64_t rows, float* m, float* shift,
                float* correction) {
@@ -179,7 +181,7 @@ void UpdateMax(const float* block_max, std::int64_t rows, float* m, float* shift
   }
 }
 
-/// Probabilities times the scales of int8 values; 0 where hidden, whose scale may be NaN.
+/// Multiplies probabilities by the scales of int8 values; 0 where hidden, whose scale may be NaN.
 template <class V>
 void ScaleProbs(const void* const* scales, KeyBits seen, std::int64_t columns, float* row) {
   for (std::int64_t c = 0; c < columns; c += V::kLanes) {
@@ -189,7 +191,7 @@ void ScaleProbs(const void* const* scales, KeyBits seen, std::int64_t columns, f
   }
 }
 
-/// The products of each KvType in turn.
+/// The products of each KvType, indexed by the type.
 using ProductsByType = const AttentionProducts* const*;
 
 MANYHEAD_INLINE const AttentionProducts& ProductsOf(ProductsByType products, KvType type) {
@@ -206,8 +208,8 @@ void Logits(const AttentionTile& tile, const AttentionBlock& block, AttentionSta
   }
 }
 
-/// Brings the rows' products to logits, hides what they do not see and finds their maxima. Returns
-/// whether some row does not see some key of the block.
+/// Converts the rows' products to logits, hides the keys that they do not see and finds their
+/// maxima. Returns true where some row does not see some key of the block.
 template <class V>
 bool FinishRows(const AttentionTile& tile, const AttentionBlock& block, KeyBits* seen,
                 float* block_max) {
@@ -224,12 +226,12 @@ bool FinishRows(const AttentionTile& tile, const AttentionBlock& block, KeyBits*
   return masked;
 }
 
-/// Attend for up to kAttentionChunk rows.
+/// Does the work of `attend` for up to kAttentionChunk rows.
 template <class V, ProductsByType kProducts>
 void AttendChunk(const AttentionTile& tile, const AttentionBlock& block) {
   alignas(64) float block_max[kAttentionChunk], shift[kAttentionChunk], correction[kAttentionChunk],
       sum[kAttentionChunk];
-  KeyBits seen[kAttentionChunk];  // of rows that FinishLogits saw
+  KeyBits seen[kAttentionChunk];  // keys that FinishLogits found visible
   const std::int64_t columns = block.tiles * kKvTile;
   ProductsOf(kProducts, block.k_type).score(tile, block);
   for (std::int64_t r = 0; r < tile.rows; r += V::kLanes) {  // lanes beyond the rows stay empty
@@ -293,7 +295,7 @@ void Finish(const AttentionState& state, std::int64_t rows, std::int64_t head_di
   for (std::int64_t r = 0; r < rows; ++r) {
     float m = state.m[r], d = state.d[r], weight = 1;
     if (sinks != nullptr && sinks[r] > -kInfinity) {
-      const float max = m < sinks[r] ? sinks[r] : m;  // NaN logits are in d only
+      const float max = m < sinks[r] ? sinks[r] : m;  // NaN logits only have an effect in d
       alignas(64) float e[V::kLanes] = {m - max, sinks[r] - max};
       V::Store(e, ExpNonPositive<V>(V::Load(e)));
       weight = e[0];
@@ -328,7 +330,8 @@ void MergeRows(const float* out_a, float lse_a, const float* out_b, float lse_b,
                float* out, float* lse) {
   using F = typename V::F;
   const float max = lse_a < lse_b ? lse_b : lse_a;
-  if (max == -kInfinity) lse_a = lse_b = 0;  // both empty: zeros, which any weights keep
+  // Both states are empty: zeros, which no weight changes.
+  if (max == -kInfinity) lse_a = lse_b = 0;
   alignas(64) float e[V::kLanes] = {};
   if (max != -kInfinity) e[0] = lse_a - max, e[1] = lse_b - max;
   V::Store(e, ExpNonPositive<V>(V::Load(e)));
@@ -342,7 +345,7 @@ void MergeRows(const float* out_a, float lse_a, const float* out_b, float lse_b,
   *lse = max == -kInfinity ? max : max + logf(d);
 }
 
-/// The table of one instruction set.
+/// Makes the table of one instruction set.
 template <class V, ProductsByType kProducts>
 constexpr AttentionKernels MakeAttentionKernels() {
   AttentionKernels table{};

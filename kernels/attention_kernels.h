@@ -16,13 +16,15 @@
 
 namespace manyhead::kernels {
 
-inline constexpr std::int64_t kAttentionRows = 192;   ///< most rows of a tile
-inline constexpr std::int64_t kAttentionChunk = 48;   ///< most rows whose logits lie in L1 at once
+inline constexpr std::int64_t kAttentionRows = 192;  ///< largest number of rows of a tile
+/// Largest number of rows whose logits lie in L1 at once.
+inline constexpr std::int64_t kAttentionChunk = 48;
 inline constexpr std::int64_t kAttentionBlock = 64;   ///< keys between two updates of the maximum
 inline constexpr std::int64_t kAttentionSplit = 512;  ///< keys that share one running state
-/// Up to so many rows, keys and values are better read in place and widened in the products'
-/// registers; above, once per block into f32 scratch, which costs a store and a load but serves all
-/// row blocks, and values in panels, which leave neither strides nor breaks to the product.
+/// Largest number of rows for which keys and values are read in place and widened in the products'
+/// registers. With more rows they are widened once per block into f32 scratch, which costs a store
+/// and a load but serves all row blocks, and values are packed into panels, which the product reads
+/// without strides or gaps.
 inline constexpr std::int64_t kRowsThatWiden = 12;
 inline constexpr std::int64_t kAttentionTiles = kAttentionBlock / kKvTile;
 
@@ -35,22 +37,22 @@ struct AttentionState {
   float* o = nullptr;
 };
 
-/// What changes the logits of a tile's rows besides the range of keys a row sees. Null or 0:
-/// nothing.
+/// The changes to the logits of a tile's rows besides the range of keys that a row sees. Null or 0:
+/// no change.
 struct AttentionRules {
   float softcap = 0;                          ///< x = softcap * tanh(x / softcap)
   const float* const* bias = nullptr;         ///< [rows] x += bias[r][s], s the key's position
   const std::uint8_t* const* mask = nullptr;  ///< [rows] mask[r][s] = 0 hides the key
   const float* slope = nullptr;               ///< [rows] x -= slope[r] * |position[r] - s|
   const std::int64_t* position = nullptr;     ///< [rows]
-  std::int64_t sink_tokens = 0;               ///< positions below it are seen before first_key too
+  std::int64_t sink_tokens = 0;               ///< lower positions are seen before first_key too
   /// [rows] A second rule beside first_key and sink_tokens, which must let a key through as well:
   /// kept_first[r] <= s, or s < kept_sinks.
   const std::int64_t* kept_first = nullptr;
   std::int64_t kept_sinks = 0;
 };
 
-/// How far `logits` goes; the order in which logits are changed.
+/// Says how far `logits` goes; the changes are made in this order.
 enum class AttentionStage : std::uint8_t { kScores, kCapped, kBiased };
 
 /// A tile of query rows.
@@ -67,29 +69,29 @@ struct AttentionTile {
   AttentionState state;
 };
 
-/// Memory to fetch while a block is computed, a few lines at a time: all at once they would fill
-/// the line buffers and stop the loads that the block needs.
+/// Memory that is prefetched while a block is computed, a few lines at a time: all lines at once
+/// would fill the line buffers and stop the loads that the block needs.
 struct AttentionAhead {
   struct Run {
     const char* next;
     const char* end;
   };
   Run run[kAttentionRows];
-  int first = 0;  ///< runs before it are fetched
+  int first = 0;  ///< index of the first run that is not fetched yet
   int count = 0;
 };
 
 /// Keys [begin, end) within one block, as tiles of kKvTile tokens; tile i holds the positions from
-/// first + i * kKvTile on. The rest of a tile may hold anything.
+/// first + i * kKvTile on. The other lanes of a tile may hold any values.
 struct AttentionBlock {
   const void* k[kAttentionTiles] = {};  ///< tiles of k_type as in kernels/kv_layout.h
   const void* v[kAttentionTiles] = {};  ///< first of kKvTile rows of v_type, v_stride apart
-  const float* v_panels = nullptr;      ///< instead of v, as widen_values and pack_values write
-  AttentionAhead* ahead = nullptr;      ///< of use with v_panels; may be null
-  /// Tiles that a later block will ask for, to fetch meanwhile; or k and v again.
+  const float* v_panels = nullptr;      ///< replaces v; written by widen_values and pack_values
+  AttentionAhead* ahead = nullptr;      ///< used with v_panels; may be null
+  /// Tiles of a later block, to prefetch; or k and v again.
   const void* next_k[kAttentionTiles] = {};
   const void* next_v[kAttentionTiles] = {};
-  /// Of int8 and int4 tiles, as in kernels/kv_layout.h.
+  /// Scales of int8 and int4 tiles, as in kernels/kv_layout.h.
   const void* k_scales[kAttentionTiles] = {};
   const void* v_scales[kAttentionTiles] = {};
   std::int64_t v_stride = 0;  ///< elements (int4: bytes); the first v_row of each row are readable
@@ -97,7 +99,7 @@ struct AttentionBlock {
   std::int64_t first = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  std::uint64_t missing = 0;    ///< bit i: position first + i is not there; its tile may be any
+  std::uint64_t missing = 0;    ///< bit i: position first + i is not stored; its tile may be any
   std::int64_t head_dim_v = 0;  ///< Dv
   KvType k_type = KvType::kF32;
   KvType v_type = KvType::kF32;
@@ -106,55 +108,56 @@ struct AttentionBlock {
   bool v_scaled = false;
 };
 
-/// The two products of attention for one type of keys and values: files of their own, since they
-/// take the longest to compile.
+/// The two products of attention for one type of keys and values, in files of their own because
+/// they take the longest to compile.
 struct AttentionProducts {
-  /// Products of the tile's rows with the keys, to tile.probs.
+  /// Writes the products of the tile's rows with the keys to tile.probs.
   void (*score)(const AttentionTile& tile, const AttentionBlock& block);
-  /// state.o = state.o * correction + probs * values; `seen` [rows] flags the keys that a row sees,
-  /// of use where `masked`: some row does not see some key.
+  /// Computes state.o = state.o * correction + probs * values; `seen` [rows] flags the keys that a
+  /// row sees, and is used where `masked`: some row does not see some key.
   void (*add)(const AttentionTile& tile, const AttentionBlock& block, const float* correction,
               const std::uint64_t* seen, bool masked);
 };
 
 struct AttentionKernels {
-  /// An empty state: m = -inf, d = 0, o = 0.
+  /// Sets the state to empty: m = -inf, d = 0, o = 0.
   void (*reset)(const AttentionState& state, std::int64_t rows, std::int64_t v_row);
-  /// Brings query rows, times `scale`, into the order in which `attend` reads them. `packed` has
-  /// room for rows * head_dim + kKvTile elements.
+  /// Copies query rows, times `scale`, in the order in which `attend` reads them. `packed` must
+  /// hold rows * head_dim + kKvTile elements.
   void (*pack_queries)(const float* const* q, std::int64_t rows, std::int64_t head_dim, float scale,
                        float* packed);
-  /// `count` <= kKvTile rows of keys of `type` (f32, f16, bf16), `stride` apart, to one tile
-  /// [D][kKvTile], whose other lanes hold anything.
+  /// Packs `count` <= kKvTile rows of keys of `type` (f32, f16, bf16), `stride` apart, into one
+  /// tile [D][kKvTile], whose other lanes get any values.
   void (*pack_keys)(KvType type, const void* k, std::int64_t stride, std::int64_t count,
                     std::int64_t head_dim, float* tile);
-  /// A K tile of `type` to f32 [head_dim][kKvTile], but for the scales of int8.
+  /// Widens a K tile of `type` to f32 [head_dim][kKvTile], without the scales of int8.
   void (*widen_keys)(KvType type, const void* tile, const void* scales, std::int64_t head_dim,
                      float* to);
-  /// A V tile of `type`, but for the scales of int8, to the rows from `first` on of `panels`, which
-  /// hold kAttentionBlock rows of v_row elements in an order that only the kernels know.
+  /// Widens a V tile of `type`, without the scales of int8, to the rows from `first` on of
+  /// `panels`, which hold kAttentionBlock rows of v_row elements in an order that only the kernels
+  /// know.
   void (*widen_values)(KvType type, const void* tile, const void* scales, std::int64_t v_row,
                        std::int64_t first, float* panels);
-  /// The same for `count` rows of head_dim_v values of `type` (f32, f16, bf16), `stride` apart; the
-  /// rest of v_row elements is 0.
+  /// Packs `count` rows of head_dim_v values of `type` (f32, f16, bf16), `stride` apart, in the
+  /// same way; the rest of v_row elements is 0.
   void (*pack_values)(KvType type, const void* v, std::int64_t stride, std::int64_t count,
                       std::int64_t head_dim_v, std::int64_t v_row, std::int64_t first,
                       float* panels);
-  /// Takes the keys and values of `block` into the state of each row that sees them.
+  /// Adds the keys and values of `block` to the state of each row that sees them.
   void (*attend)(const AttentionTile& tile, const AttentionBlock& block);
-  /// Leaves the logits of `block` in tile.probs, as far as `stage`; the state is not used. Hidden
-  /// keys are -inf in kBiased and show their value before.
+  /// Writes the logits of `block` to tile.probs, as far as `stage`; the state is not used. Hidden
+  /// keys are -inf in kBiased and keep their value in earlier stages.
   void (*logits)(const AttentionTile& tile, const AttentionBlock& block, AttentionStage stage);
-  /// Joins `part`, which holds later keys, to `total`.
+  /// Merges `part`, which holds later keys, into `total`.
   void (*merge)(const AttentionState& total, const AttentionState& part, std::int64_t rows,
                 std::int64_t v_row);
-  /// out[r] = o / d, zeros where no key was seen; *lse[r] = m + log d. sinks[r], one more logit,
-  /// joins m and d first. sinks and lse may be null.
+  /// Computes out[r] = o / d, zeros where no key was seen; *lse[r] = m + log d. sinks[r], one more
+  /// logit, joins m and d first. sinks and lse may be null.
   void (*finish)(const AttentionState& state, std::int64_t rows, std::int64_t head_dim_v,
                  std::int64_t v_row, const float* sinks, float* const* out, float* const* lse);
-  /// x = e^(x - lse), 0 where lse is -inf.
+  /// Computes x = e^(x - lse), 0 where lse is -inf.
   void (*normalize)(float* x, std::int64_t n, float lse);
-  /// One row of MergeAttentionStates.
+  /// Computes one row of MergeAttentionStates.
   void (*merge_rows)(const float* out_a, float lse_a, const float* out_b, float lse_b,
                      std::int64_t n, float* out, float* lse);
 };

@@ -6,8 +6,8 @@
 #include "kernels/functions.inl.h"
 #include "kernels/simd.inl.h"
 
-/// What happens to a row of logits between the two products: scales of int8 keys, soft-cap, bias,
-/// ALiBi, and hiding what the row does not see.
+/// Changes a row of logits between the two products: scales of int8 keys, soft-cap, bias, ALiBi,
+/// and hiding the keys that the row does not see.
 ///
 /// A row of a block is 64 numbers in L1. Each change is a pass over its 4 to 16 vectors, taken only
 /// where the plan asks for it: beside 64 (D + Dv) FMAs of the products, a branch per row is nothing
@@ -22,7 +22,7 @@ inline constexpr float kInfinity = __builtin_inff();
 using KeyBits = std::uint64_t;
 static_assert(kAttentionBlock == 64);
 
-/// Bits [from, to), both cut to 0..64.
+/// Returns the bits [from, to), both limited to 0..64.
 MANYHEAD_INLINE KeyBits BitsBetween(std::int64_t from, std::int64_t to) {
   if (from < 0) from = 0;
   if (to > kAttentionBlock) to = kAttentionBlock;
@@ -30,26 +30,27 @@ MANYHEAD_INLINE KeyBits BitsBetween(std::int64_t from, std::int64_t to) {
   return (~KeyBits{0} >> (kAttentionBlock - to)) & (~KeyBits{0} << from);
 }
 
-/// The keys a block holds.
+/// Returns the keys that a block holds.
 MANYHEAD_INLINE KeyBits KeysOf(const AttentionBlock& block) {
   return BitsBetween(block.begin - block.first, block.end - block.first) & ~block.missing;
 }
 
-/// Bit i: mask[i] != 0, i < n <= 64.
+/// Returns bit i: mask[i] != 0, i < n <= 64.
 inline KeyBits MaskBits(const std::uint8_t* mask, std::int64_t n) {
   constexpr std::uint64_t kLow = 0x7f7f7f7f7f7f7f7fU, kHigh = 0x8080808080808080U;
   KeyBits bits = 0;
   for (std::int64_t i = 0; i < n; i += 8) {
     std::uint64_t bytes = 0;
     __builtin_memcpy(&bytes, mask + i, static_cast<std::size_t>(n - i < 8 ? n - i : 8));
-    const std::uint64_t set = (((bytes & kLow) + kLow) | bytes) & kHigh;  // of bytes that are not 0
-    // The product brings bit 8 j to bit 56 + j.
+    // The high bits of bytes that are not 0.
+    const std::uint64_t set = (((bytes & kLow) + kLow) | bytes) & kHigh;
+    // The product moves bit 8 j to bit 56 + j.
     bits |= ((set >> 7) * 0x0102040810204080U >> 56) << i;
   }
   return bits;
 }
 
-/// The keys of a block that row r sees, but for those a bias of -inf hides.
+/// Returns the keys of a block that row r sees, except those that a bias of -inf hides.
 inline KeyBits KeysSeen(const AttentionTile& tile, const AttentionBlock& block, std::int64_t r) {
   const std::int64_t end = tile.end_key[r] - block.first;
   KeyBits seen = BitsBetween(tile.first_key[r] - block.first, end);
@@ -64,7 +65,7 @@ inline KeyBits KeysSeen(const AttentionTile& tile, const AttentionBlock& block, 
   return seen & MaskBits(tile.rules.mask[r] + block.first, block.end - block.first);
 }
 
-/// Up to kAttentionChunk rows from `first` on.
+/// Returns up to kAttentionChunk rows of the tile from `first` on.
 inline AttentionTile ChunkOf(const AttentionTile& tile, std::int64_t first) {
   AttentionTile part = tile;
   part.rows = tile.rows - first < kAttentionChunk ? tile.rows - first : kAttentionChunk;
@@ -82,7 +83,7 @@ inline AttentionTile ChunkOf(const AttentionTile& tile, std::int64_t first) {
   return part;
 }
 
-/// Without the keys at the end of the block that no row sees; empty where none is seen.
+/// Returns the block without the keys at its end that no row sees; empty where none is seen.
 inline AttentionBlock SeenOf(const AttentionTile& tile, const AttentionBlock& block) {
   std::int64_t first = tile.first_key[0], end = tile.end_key[0];
   for (std::int64_t r = 1; r < tile.rows; ++r) {
@@ -96,7 +97,8 @@ inline AttentionBlock SeenOf(const AttentionTile& tile, const AttentionBlock& bl
   return seen;
 }
 
-/// Whether products are logits already: nothing changes them, and all rows see whole tiles.
+/// Returns true where products are logits already: nothing changes them, and all rows see whole
+/// tiles.
 inline bool IsPlain(const AttentionTile& tile, const AttentionBlock& block) {
   const AttentionRules& rules = tile.rules;
   if (rules.softcap > 0 || rules.bias != nullptr || rules.mask != nullptr ||
@@ -128,7 +130,7 @@ void CapRow(float cap, std::int64_t columns, float* row) {
   }
 }
 
-/// Adds the bias of the keys that the block holds; the keys it hides by -inf.
+/// Adds the bias of the keys that the block holds, and returns the keys that -inf hides.
 template <class V>
 KeyBits BiasRow(const float* bias, const AttentionBlock& block, float* row) {
   KeyBits hidden = 0;
@@ -145,7 +147,8 @@ KeyBits BiasRow(const float* bias, const AttentionBlock& block, float* row) {
   return hidden;
 }
 
-/// `distance` from the row's position to the block's first key.
+/// Subtracts the ALiBi term; `distance` is counted from the row's position to the block's first
+/// key.
 template <class V>
 void AlibiRow(float slope, std::int64_t distance, std::int64_t columns, float* row) {
   for (std::int64_t c = 0; c < columns; c += V::kLanes) {
@@ -155,7 +158,7 @@ void AlibiRow(float slope, std::int64_t distance, std::int64_t columns, float* r
   }
 }
 
-/// Makes every logit -inf whose bit is not set.
+/// Sets every logit to -inf whose bit is not set.
 template <class V>
 void HideRow(KeyBits seen, std::int64_t columns, float* row) {
   for (std::int64_t c = 0; c < columns; c += V::kLanes) {
@@ -164,7 +167,8 @@ void HideRow(KeyBits seen, std::int64_t columns, float* row) {
   }
 }
 
-/// Brings row r of tile.probs from products to logits, as far as `stage`; returns what it sees.
+/// Converts row r of tile.probs from products to logits, as far as `stage`; returns the keys that
+/// it sees.
 template <class V>
 KeyBits FinishLogits(const AttentionTile& tile, const AttentionBlock& block, std::int64_t r,
                      AttentionStage stage) {

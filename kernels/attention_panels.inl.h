@@ -4,18 +4,18 @@
 
 #include "kernels/attention_values.inl.h"
 
-/// The second product of attention over values that were widened and packed into panels of columns,
-/// which pays where many rows share them.
+/// Computes the second product of attention over values that were widened and packed into panels of
+/// columns, which is faster where many rows share them.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces)
 
-/// Columns of V in a panel: what the largest register block takes at once.
+/// Columns of V in a panel: as many as the largest register block handles at once.
 template <class V>
 inline constexpr std::int64_t kPanel = kKvTile* ColumnsFor<V>(kRowBlock<V>);
 
-/// Fetches the next lines of `ahead`: called between register blocks, which take about as long as
-/// memory needs for so many.
+/// Prefetches the next lines of `ahead`. It is called between register blocks, which take about as
+/// long as memory needs for these lines.
 MANYHEAD_INLINE void FetchAhead(AttentionAhead* ahead) {
   constexpr int kLines = 8, kLineBytes = 64;
   if (ahead == nullptr) return;
@@ -28,19 +28,19 @@ MANYHEAD_INLINE void FetchAhead(AttentionAhead* ahead) {
   }
 }
 
-/// The panel from `column` on of values of v_row elements: [kAttentionBlock][width], width the
-/// lesser of kPanel and what is left.
+/// The panel of values of v_row elements that begins at `column`: [kAttentionBlock][width], width
+/// the lesser of kPanel and the remaining columns.
 template <class V>
 struct Panel {
   std::int64_t width;
-  std::int64_t offset;  ///< in floats from the first panel
+  std::int64_t offset;  ///< in f32 numbers from the first panel
 
   MANYHEAD_INLINE Panel(std::int64_t column, std::int64_t v_row)
       : width(v_row - column < kPanel<V> ? v_row - column : kPanel<V>),
         offset(column * kAttentionBlock) {}
 };
 
-/// Where `panels` hold element `column` of row `row`.
+/// Returns the address of element `column` of row `row` in `panels`.
 template <class V>
 MANYHEAD_INLINE float* PanelAt(float* panels, std::int64_t row, std::int64_t column,
                                std::int64_t v_row) {
@@ -49,7 +49,7 @@ MANYHEAD_INLINE float* PanelAt(float* panels, std::int64_t row, std::int64_t col
   return panels + panel.offset + row * panel.width + in_panel;
 }
 
-/// The runs of the keys that `seen` flags in a panel of `width` columns.
+/// Returns the runs of the keys that `seen` flags in a panel of `width` columns.
 inline ValueRuns PanelRuns(const float* panel, std::int64_t width, KeyBits seen) {
   ValueRuns runs;
   while (seen != 0) {
@@ -63,7 +63,7 @@ inline ValueRuns PanelRuns(const float* panel, std::int64_t width, KeyBits seen)
   return runs;
 }
 
-/// AddRuns from panels.
+/// Does the work of AddRuns on panels.
 template <class V>
 void AddPanels(const AttentionTile& tile, const AttentionBlock& block, KeyBits seen,
                const float* correction, std::int64_t row, std::int64_t rows) {
@@ -82,7 +82,7 @@ void AddPanels(const AttentionTile& tile, const AttentionBlock& block, KeyBits s
   }
 }
 
-/// Whether every value of the panels is finite.
+/// Returns true where every value of the panels is finite.
 template <class V>
 bool AllFinitePanels(const AttentionBlock& block, std::int64_t v_row) {
   typename V::F sum = V::Zero();

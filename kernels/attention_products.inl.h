@@ -3,7 +3,7 @@
 #include "kernels/attention_scores.inl.h"
 #include "kernels/attention_values.inl.h"
 
-/// The two matrix products of attention as a table, for one type of keys and values.
+/// Makes the table of the two matrix products of attention for one type of keys and values.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces)

@@ -5,17 +5,17 @@
 
 #include "kernels/attention_blocking.inl.h"
 
-/// The first product of attention: rows of queries times tiles of keys.
+/// Computes the first product of attention: rows of queries times tiles of keys.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces)
 
-/// Keys of one tile beside each other, as vectors of tokens at one element of head_dim.
+/// Reads keys of neighbouring tiles as vectors of tokens at one element of head_dim.
 template <class V, class T, int kTiles>
 class KeyReader {
  public:
   static constexpr int kVectors = kTiles * kTileVectors<V>;
-  /// Elements that Enter makes readable.
+  /// Number of elements that Enter makes readable.
   static constexpr std::int64_t kGroup = INT64_MAX;
 
   MANYHEAD_INLINE KeyReader(const void* const* tiles, const void* const*) {
@@ -67,13 +67,13 @@ class KeyReader<V, I4, kTiles> {
   typename V::F min_[kVectors];
 };
 
-/// Bytes that one element of head_dim takes in a K tile.
+/// Bytes of one element of head_dim in a K tile.
 template <class T>
 inline constexpr std::int64_t kKeyBytes = std::is_same_v<T, I4>
                                               ? kKvTile / 2
                                               : kKvTile* static_cast<std::int64_t>(sizeof(T));
 
-/// The same for element d of head_dim in a K tile of T.
+/// Prefetches the keys at element d of head_dim in a K tile of T.
 template <int kRows, class T>
 MANYHEAD_INLINE void AskForKeys(const void* tile, std::int64_t d) {
   constexpr std::int64_t kPerLine = 64 / kKeyBytes<T>;
@@ -81,7 +81,8 @@ MANYHEAD_INLINE void AskForKeys(const void* tile, std::int64_t d) {
   AskFor<kRows>(static_cast<const char*>(tile) + d * kKeyBytes<T>);
 }
 
-/// logits[r, 16 t + i] = sum_d q[d, r] * k[t][d, i]; logits rows are kAttentionBlock apart.
+/// Computes logits[r, 16 t + i] = sum_d q[d, r] * k[t][d, i]; logits rows are kAttentionBlock
+/// apart.
 template <class V, class T, int kRows, int kTiles>
 void ScoreRows(const float* q, const void* const* k, const void* const* scales,
                const void* const* next, std::int64_t head_dim, float* logits) {
@@ -121,14 +122,14 @@ using ScoreFn = void (*)(const float*, const void* const*, const void* const*, c
 
 template <class V, class T, int kTiles, int... kRow>
 constexpr ScoreFn PickScore(std::int64_t rows, std::integer_sequence<int, kRow...>) {
-  // Rows that would not fit beside kTiles tiles are never asked for.
+  // The table has no entries for more rows than fit beside kTiles tiles; they are never used.
   constexpr ScoreFn kFns[] = {
       &ScoreRows<V, T, kRow + 1,
                  (kTiles < TilesFor<V>(kRow + 1) ? kTiles : TilesFor<V>(kRow + 1))>...};
   return kFns[rows - 1];
 }
 
-/// The kernel for `rows` rows beside `tiles` tiles.
+/// Returns the kernel for `rows` rows beside `tiles` tiles.
 template <class V, class T, int kTiles = TilesFor<V>(1)>
 ScoreFn ScoreFor(std::int64_t rows, int tiles) {
   if constexpr (kTiles > TilesFor<V>(kRowBlock<V>)) {
@@ -137,8 +138,7 @@ ScoreFn ScoreFor(std::int64_t rows, int tiles) {
   return PickScore<V, T, kTiles>(rows, std::make_integer_sequence<int, kRowBlock<V>>{});
 }
 
-/// Products of all rows of the tile with the keys. A tile of keys stays in L1 while all rows pass
-/// over it.
+/// Multiplies all rows of the tile with the keys. A tile of keys stays in L1 during all rows.
 template <class V, class T>
 void ScoreBlock(const AttentionTile& tile, const AttentionBlock& block) {
   const std::int64_t step = RowBlockFor<V>(tile.rows);
@@ -146,7 +146,7 @@ void ScoreBlock(const AttentionTile& tile, const AttentionBlock& block) {
   for (std::int64_t t = 0; t < block.tiles; t += tiles) {
     const void *k[kAttentionTiles], *scales[kAttentionTiles], *next[kAttentionTiles];
     for (std::int64_t i = 0; i < tiles; ++i) {
-      // A tile that does not exist is stood in for by the last: its logits are not looked at.
+      // The last tile replaces one that does not exist: its logits are not used.
       const std::int64_t present = t + i < block.tiles ? t + i : block.tiles - 1;
       k[i] = block.k[present];
       scales[i] = block.k_scales[present];

@@ -6,32 +6,33 @@
 #include "kernels/attention_blocking.inl.h"
 #include "kernels/attention_logits.inl.h"
 
-/// The second product of attention: rows of probabilities times rows of values as the cache stores
-/// them.
+/// Computes the second product of attention: rows of probabilities times rows of values as the
+/// cache stores them.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces)
 
-/// Value rows of consecutive keys, and where their probabilities lie in a row of `probs`.
+/// Value rows of consecutive keys, and the column of their probabilities in a row of `probs`.
 struct ValueRun {
   const void* v;
-  const void* next;    ///< where the next block has the same rows
-  const void* scales;  ///< of the first row: int4's groups
+  const void* next;    ///< the same rows of the next block
+  const void* scales;  ///< scales of the first row's groups in int4
   std::int64_t column;
   std::int64_t count;
 };
 
 struct ValueRuns {
-  ValueRun run[kAttentionBlock / 2];  ///< every other key seen makes the most runs
+  /// The largest number of runs occurs when every other key is seen.
+  ValueRun run[kAttentionBlock / 2];
   int count = 0;
 };
 
-/// int4 groups of a value row.
+/// Returns the number of int4 groups of a value row.
 MANYHEAD_INLINE std::int64_t ValueGroups(std::int64_t v_row) {
   return (v_row + kKvGroup - 1) / kKvGroup;
 }
 
-/// The runs of the keys of `block` that `seen` flags; T is the type of v.
+/// Returns the runs of the keys of `block` that `seen` flags; T is the type of v.
 template <class T>
 ValueRuns RunsOf(const AttentionBlock& block, std::int64_t v_row, KeyBits seen) {
   ValueRuns runs;
@@ -51,7 +52,7 @@ ValueRuns RunsOf(const AttentionBlock& block, std::int64_t v_row, KeyBits seen) 
   return runs;
 }
 
-/// Rows of values of one run, as vectors of columns from `column` on.
+/// Reads rows of values of one run as vectors of columns from `column` on.
 template <class V, class T, int kVectors>
 class ValueReader {
  public:
@@ -97,8 +98,8 @@ class ValueReader<V, I4, kVectors> {
   std::int64_t next_;
 };
 
-/// o[r, c] = o[r, c] * correction[r] + sum_s probs[r, s] * v[s, column + c] for kUnits * 16 columns
-/// c.
+/// Computes o[r, c] = o[r, c] * correction[r] + sum_s probs[r, s] * v[s, column + c] for kUnits *
+/// 16 columns c.
 template <class V, class T, int kRows, int kUnits>
 void AddValueRows(const ValueRuns& runs, std::int64_t v_stride, std::int64_t column,
                   const float* probs, const float* correction, float* o, std::int64_t o_stride) {
@@ -156,8 +157,8 @@ AddFn AddFor(std::int64_t rows, int units) {
   return PickAdd<V, T, kUnits>(rows, std::make_integer_sequence<int, kRowBlock<V>>{});
 }
 
-/// Rows [row, row + rows) of the tile take the values of `runs`. A panel of columns of V stays in
-/// L1 while all rows pass over it.
+/// Adds the values of `runs` to rows [row, row + rows) of the tile. A panel of columns of V stays
+/// in L1 during all rows.
 template <class V, class T>
 void AddRuns(const AttentionTile& tile, std::int64_t v_stride, const ValueRuns& runs,
              const float* correction, std::int64_t row, std::int64_t rows) {
@@ -174,7 +175,7 @@ void AddRuns(const AttentionTile& tile, std::int64_t v_stride, const ValueRuns& 
   }
 }
 
-/// Whether every value of `runs` is finite.
+/// Returns true where every value of `runs` is finite.
 template <class V, class T>
 bool AllFinite(const ValueRuns& runs, const AttentionBlock& block, std::int64_t v_row) {
   typename V::F sum = V::Zero();  // x * 0 is 0, or NaN where x is not finite
@@ -195,14 +196,14 @@ bool AllFinite(const ValueRuns& runs, const AttentionBlock& block, std::int64_t 
   return V::ReduceAdd(sum) == 0.0F;
 }
 
-/// The value part of a block; `seen` [rows] are the keys each row sees. A key that a row does not
-/// see has probability 0, which would still turn its NaN or infinity into NaN: where such values
-/// exist, each row runs over its own keys alone, with the same arithmetic.
+/// Adds the values of a block; `seen` [rows] are the keys that each row sees. A key that a row does
+/// not see has probability 0, which would still turn its NaN or infinity into NaN: where such
+/// values exist, each row reads only its own keys, with the same arithmetic.
 template <class V, class T>
 void AddBlock(const AttentionTile& tile, const AttentionBlock& block, const float* correction,
               const KeyBits* seen, bool masked) {
   const ValueRuns runs = RunsOf<T>(block, tile.v_row, KeysOf(block));
-  // The elements of int8 are finite; what its scales multiply was hidden already.
+  // The elements of int8 are finite, and ScaleProbs has set the products with hidden scales to 0.
   if (!masked || std::is_same_v<T, I8> || AllFinite<V, T>(runs, block, tile.v_row)) {
     AddRuns<V, T>(tile, block.v_stride, runs, correction, 0, tile.rows);
     return;

@@ -4,7 +4,8 @@
 #include <cstring>
 #include <utility>
 
-/// The types of numbers in memory, one number at a time, and what every kernel is written with.
+/// Defines the types of numbers in memory, converts single numbers, and declares the macros of all
+/// kernels.
 
 #define MANYHEAD_INLINE inline __attribute__((always_inline))
 #define MANYHEAD_INLINE_LAMBDA __attribute__((always_inline))
@@ -25,13 +26,13 @@ struct Bf16 {
 struct I8 {
   std::int8_t value;
 };
-/// Two numbers 0..15 in memory: low and high nibble.
+/// Two numbers 0..15 in memory: low and high nibble of a byte.
 struct I4 {
   std::uint8_t pair;
 };
 
-/// Calls fn.operator()<0>(), ..., <N - 1>(): indices are constants, so arrays of registers stay
-/// registers at -O2, which a loop does not achieve.
+/// Calls fn.operator()<0>(), ..., <N - 1>(): the indices are constants, so arrays of registers stay
+/// in registers at -O2, which a loop does not achieve.
 template <int N, class Fn>
 MANYHEAD_INLINE void Unroll(Fn&& fn) {
   [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) MANYHEAD_INLINE_LAMBDA {
@@ -58,20 +59,21 @@ MANYHEAD_INLINE float Widen(I8 x) { return x.value; }
 
 MANYHEAD_INLINE float Widen(Bf16 x) { return FloatOf(std::uint32_t{x.bits} << 16); }
 
-/// Integer arithmetic only, because flushed denormals (MXCSR) would lose small halves.
+/// Widens with integer arithmetic only, because flushed denormals (MXCSR) would lose small fp16
+/// numbers.
 MANYHEAD_INLINE float Widen(F16 x) {
   const std::uint32_t sign = (x.bits & 0x8000U) << 16, rest = x.bits & 0x7fffU;
   if (rest >= 0x7c00U) return FloatOf(sign | 0x7f800000U | (rest & 0x3ffU) << 13);
   if (rest >= 0x400U) return FloatOf(sign | ((rest << 13) + (112U << 23)));
   if (rest == 0) return FloatOf(sign);
-  const int shift = __builtin_clz(rest) - 21;  // brings the leading one to bit 10
+  const int shift = __builtin_clz(rest) - 21;  // moves the leading one to bit 10
   return FloatOf(sign | static_cast<std::uint32_t>(113 - shift) << 23 |
                  ((rest << shift) & 0x3ffU) << 13);
 }
 
 MANYHEAD_INLINE void Narrow(float x, float* out) { *out = x; }
 
-/// To nearest, ties to even; NaN stays NaN.
+/// Rounds to nearest, ties to even; NaN stays NaN.
 MANYHEAD_INLINE void Narrow(float x, Bf16* out) {
   const std::uint32_t bits = BitsOf(x);
   const bool nan = (bits & 0x7fffffffU) > 0x7f800000U;
@@ -79,17 +81,17 @@ MANYHEAD_INLINE void Narrow(float x, Bf16* out) {
                                              : (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
-/// To nearest, ties to even; NaN stays NaN, too large becomes infinity.
+/// Rounds to nearest, ties to even; NaN stays NaN, numbers that are too large become infinity.
 MANYHEAD_INLINE void Narrow(float x, F16* out) {
   const std::uint32_t bits = BitsOf(x), sign = (bits >> 16) & 0x8000U, rest = bits & 0x7fffffffU;
   std::uint32_t half;
   if (rest > 0x7f800000U) {
     half = 0x7e00U | ((rest >> 13) & 0x3ffU);
-  } else if (rest >= 0x477ff000U) {  // 65520, halfway between the largest half and the next
+  } else if (rest >= 0x477ff000U) {  // 65520, halfway between the largest fp16 number and the next
     half = 0x7c00U;
-  } else if (rest >= 0x38800000U) {  // 2^-14, the smallest normal half
+  } else if (rest >= 0x38800000U) {  // 2^-14, the smallest normal fp16 number
     half = (rest - (112U << 23) + 0xfffU + ((rest >> 13) & 1U)) >> 13;
-  } else if (rest >= 0x33000000U) {  // 2^-25 rounds to 0, more than it to a denormal half
+  } else if (rest >= 0x33000000U) {  // 2^-25 rounds to 0, larger numbers to a denormal
     const std::uint32_t mantissa = (rest & 0x7fffffU) | 0x800000U;
     const int shift = 126 - static_cast<int>(rest >> 23);
     const std::uint32_t kept = mantissa >> shift, lost = mantissa & ((1U << shift) - 1U);

@@ -2,12 +2,13 @@
 
 #include "kernels/simd.inl.h"
 
-/// Exponential and hyperbolic tangent of a register. V is Simd, or another set of its operations.
+/// Computes exponential and hyperbolic tangent of a register. V is Simd, or another set of its
+/// operations.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces)
 
-/// e^r for |r| <= ln2 / 2, where x = n ln2 + r: a polynomial, exactly 1 for r = 0.
+/// Returns e^r for |r| <= ln2 / 2, where x = n ln2 + r: a polynomial, exactly 1 for r = 0.
 ///
 /// Source   Cephes expf: its coefficients and its ln2 in two parts.
 template <class V>
@@ -25,25 +26,26 @@ MANYHEAD_INLINE typename V::F ExpReduced(typename V::F x, typename V::F n) {
   return V::Fma(p, r, V::Set(1.0F));
 }
 
-/// e^x within 2e-7 of the value for x in [-87.3, 88.7]; below 0 or a denormal, above +inf; NaN
-/// stays NaN, e^0 is exactly 1, e^-inf exactly 0.
+/// Returns e^x within 2e-7 of the value for x in [-87.3, 88.7]; below that 0 or a denormal, above
+/// it +inf; NaN stays NaN, e^0 is exactly 1, e^-inf exactly 0.
 template <class V>
 MANYHEAD_INLINE typename V::F Exp(typename V::F x) {
-  // Beyond these the result is 0 or inf already; NaN passes, being the second operand.
+  // Beyond these limits the result is 0 or inf anyway; NaN is kept, being the second operand.
   x = V::Min(V::Set(120.0F), V::Max(V::Set(-150.0F), x));
   const typename V::F n = V::Round(x * V::Set(1.44269504F));
   return V::Ldexp(ExpReduced<V>(x, n), n);
 }
 
-/// e^x for x <= 0, in fewer operations: within (2 + |x|) * 1e-7 of the value, so within 2e-7 of 1;
-/// below 2^-126 anything from 0 to there, below e^-104 exactly 0. NaN stays NaN, e^0 is exactly 1.
+/// Returns e^x for x <= 0, in fewer operations: within (2 + |x|) * 1e-7 of the value, so within
+/// 2e-7 of 1; results below 2^-126 may be any number from 0 to there, below e^-104 exactly 0. NaN
+/// stays NaN, e^0 is exactly 1.
 ///
 /// Source   2^r as 1 + r q(r), q the polynomial of degree 4 whose largest relative error over
 ///          [-1/2, 1/2] is least (9.2e-8), found by Lawson's iteratively reweighted least squares.
 template <class V>
 MANYHEAD_INLINE typename V::F ExpNonPositive(typename V::F x) {
   using F = typename V::F;
-  F r;  // Fma: a product that contracts with Split's subtraction would leave n short of whole
+  F r;  // Fma: a product that contracts with Split's subtraction would make n fractional
   const typename V::Whole n = V::Split(V::Fma(x, V::Set(1.44269504F), V::Zero()), &r);
   F p = V::Set(1.32647273e-3F);
   p = V::Fma(p, r, V::Set(9.67151299e-3F));
@@ -53,7 +55,7 @@ MANYHEAD_INLINE typename V::F ExpNonPositive(typename V::F x) {
   return V::ScaleDown(V::Fma(p, r, V::Set(1.0F)), n);
 }
 
-/// tanh within 4e-7 relative; NaN stays NaN.
+/// Returns tanh within 4e-7 relative; NaN stays NaN.
 ///
 /// Source   the rational function of degree 13 over 6 that Eigen uses (ptanh_float).
 template <class V>

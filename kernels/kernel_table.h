@@ -5,9 +5,9 @@
 #include "kernels/linear_kernels.h"
 #include "kernels/vector_kernels.h"
 
-/// The arithmetic of one instruction set: plain function pointers, no threads, no allocation, no
-/// errors. Nothing here or in the headers above may define a function: an inline one compiled for
-/// two instruction sets would be merged by the linker.
+/// Declares the arithmetic of one instruction set: plain function pointers, no threads, no
+/// allocation, no errors. Neither this header nor those that it includes may define a function: an
+/// inline function compiled for two instruction sets would be merged by the linker.
 
 namespace manyhead::kernels {
 
@@ -16,7 +16,7 @@ struct KernelTable {
   const KvKernels* kv;
   const LinearKernels* linear;
   const VectorKernels* vector;
-  const PackedKernels* packed;        ///< null: products take weights as files store them
+  const PackedKernels* packed;        ///< null: products read weights as files store them
   const TileKernels* tiles;           ///< null: the CPU has none
   const TileInt8Kernels* tiles_int8;  ///< null: the CPU has none
 };

@@ -5,8 +5,8 @@
 
 #include "manyhead/types.h"
 
-/// How the keys and values of one head lie in a page of N tokens: N / 16 tiles of keys, then N / 16
-/// tiles of values, a tile holding 16 tokens. Pages, V and the tiles of int8 and int4 start on
+/// Describes a page of N tokens, with the keys and values of one head: N / 16 tiles of keys, then N /
+/// 16 tiles of values, a tile holding 16 tokens. Pages, V and the tiles of int8 and int4 start on
 /// multiples of 64 bytes; tiles of the other types lie close together.
 ///
 ///   K tile   f32, f16, bf16  [D][16], token innermost. A dot product with 16 keys is then D
@@ -43,13 +43,13 @@ struct KvPageLayout {
   std::int64_t page_size = 0;       ///< N, a multiple of kKvTile
   std::int64_t k_tile_bytes = 0;    ///< from one K tile to the next
   std::int64_t v_tile_bytes = 0;    ///< from one V tile to the next
-  std::int64_t k_scale_bytes = 0;   ///< of a K tile's scales from the tile's base
-  std::int64_t v_scale_bytes = 0;   ///< of a V tile's scales from the tile's base
-  std::int64_t v_offset_bytes = 0;  ///< of V from the page's base
+  std::int64_t k_scale_bytes = 0;   ///< offset of a K tile's scales from the tile's base
+  std::int64_t v_scale_bytes = 0;   ///< offset of a V tile's scales from the tile's base
+  std::int64_t v_offset_bytes = 0;  ///< offset of V from the page's base
   std::int64_t page_bytes = 0;      ///< a multiple of 64
 };
 
-/// Positions [begin, end) of tokens.
+/// The token positions [begin, end).
 struct KvSpan {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -58,21 +58,21 @@ struct KvSpan {
 inline constexpr std::int64_t kSeesAll = INT64_MAX;
 
 /// The tokens [0, length) of one (sequence, layer, KV head): token s lies in pages[s / page_size],
-/// unless it is in a hole. A query at position i sees those with s < sink or s > i - recent.
+/// unless it is in a gap. A query at position i sees those with s < sink or s > i - recent.
 struct KvHeadView {
   const KvPageLayout* layout = nullptr;
-  std::byte* const* pages = nullptr;  ///< null where the whole page lies in a hole
+  std::byte* const* pages = nullptr;  ///< null where the whole page lies in a gap
   std::int64_t length = 0;
-  const KvSpan* holes = nullptr;  ///< tokens that are not stored: ascending, not touching
+  const KvSpan* holes = nullptr;  ///< tokens that are not stored: ascending, not adjacent
   std::int64_t num_holes = 0;
   std::int64_t sink = 0;
   std::int64_t recent = kSeesAll;
-  /// [pages] or null: where attention adds the probabilities of each page's keys, times
+  /// [pages] or null: attention adds the probabilities of each page's keys here, times
   /// kKvScoreUnit.
   std::int64_t* scores = nullptr;
 };
 
-/// Scores are whole numbers, whose sum does not depend on which thread adds first.
+/// Scores are whole numbers, so that their sum does not depend on the order in which threads add.
 inline constexpr float kKvScoreUnit = 1 << 24;
 
 }  // namespace manyhead::kernels

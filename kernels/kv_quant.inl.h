@@ -7,21 +7,21 @@
 #include "kernels/kv_layout.h"
 #include "kernels/simd.inl.h"
 
-/// Codes of int8 and int4 rows, and their place in a page.
+/// Converts rows to int8 and int4, and stores them in a page.
 ///
-/// Every step is one f32 operation that no instruction set may fuse or reorder (a product that only
-/// rounding follows, maxima), so that all of them store the same bits. A row is read twice, for its
-/// range and for its codes, from cache; codes leave in blocks of 16 bytes per token, which a whole
-/// tile of keys transposes in registers.
+/// Every step is one f32 operation that no instruction set may fuse or reorder (a product followed
+/// only by rounding, maxima), so that all of them store the same bits. A row is read twice from
+/// cache, for its range and for its quantised values; these are written in blocks of 16 bytes per
+/// token, which a whole tile of keys transposes in registers.
 
 namespace manyhead::kernels {
 namespace {  // one private copy per instruction set  NOLINT(google-build-namespaces)
 
-constexpr int kCodeBlock = 16;  ///< bytes of codes of one token that are made at a time
+constexpr int kCodeBlock = 16;  ///< quantised bytes of one token that are made at a time
 constexpr int kGroupVectors = static_cast<int>(kKvGroup) / Simd::kLanes;
 constexpr std::uint16_t kF16Nan = 0x7e00;
 
-/// The largest f16 that is <= x, for |x| <= 65504.
+/// Returns the largest f16 that is <= x, for |x| <= 65504.
 MANYHEAD_INLINE F16 NarrowDown(float x) {
 #ifdef __AVX2__
   return F16{_cvtss_sh(x, _MM_FROUND_TO_NEG_INF)};
@@ -33,7 +33,7 @@ MANYHEAD_INLINE F16 NarrowDown(float x) {
 #endif
 }
 
-/// The least f16 that is >= x, for 0 <= x < 65504.
+/// Returns the least f16 that is >= x, for 0 <= x < 65504.
 MANYHEAD_INLINE F16 NarrowUp(float x) {
 #ifdef __AVX2__
   return F16{_cvtss_sh(x, _MM_FROUND_TO_POS_INF)};
@@ -44,7 +44,7 @@ MANYHEAD_INLINE F16 NarrowUp(float x) {
 #endif
 }
 
-/// The low bytes of whole numbers in [-128, 255].
+/// Stores the low bytes of whole numbers in [-128, 255].
 MANYHEAD_INLINE void StoreBytes(Simd::F x, std::uint8_t* to) {
 #if defined(__AVX512F__)
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
@@ -58,19 +58,19 @@ MANYHEAD_INLINE void StoreBytes(Simd::F x, std::uint8_t* to) {
 #endif
 }
 
-/// Denormals are 0 already where MXCSR says so; then they are everywhere, and so is -0, which of
-/// two zeros may or may not win a maximum.
+/// Replaces denormals by 0, as MXCSR may already have done, so that they are 0 in every mode; -0
+/// becomes 0 too, since either of two zeros may win a maximum.
 MANYHEAD_INLINE float FlushDenormal(float x) { return x > -0x1p-126F && x < 0x1p-126F ? 0.0F : x; }
 
-/// How a row becomes int8: x = scale * code.
+/// The conversion of a row to int8: x = scale * q.
 struct Int8Scale {
   float scale;
-  float inverse;  ///< code = x * inverse, rounded
+  float inverse;  ///< q = x * inverse, rounded
 };
 
-/// A row of zeros has codes 0. The scale of tiny rows stays a normal number and its inverse finite,
-/// which costs at most 2^-118 / 254, and gives denormal elements code 0 whether or not MXCSR
-/// flushes them; that of huge rows is such that 127 * scale is finite.
+/// Returns the scale of a row. A row of zeros becomes zeros. The scale of tiny rows stays a normal
+/// number and its inverse finite, which costs at most 2^-118 / 254, and turns denormal elements
+/// into 0 whether or not MXCSR flushes them; the scale of huge rows keeps 127 * scale finite.
 inline Int8Scale ScaleOfRow(const float* x, std::int64_t n) {
   Simd::F max = Simd::Set(0x1p-118F), zeros = Simd::Zero();
   for (std::int64_t i = 0; i < n; i += Simd::kLanes) {
@@ -78,14 +78,14 @@ inline Int8Scale ScaleOfRow(const float* x, std::int64_t n) {
     const Simd::F y =
         left >= Simd::kLanes ? Simd::Load(x + i) : Simd::LoadTail(x + i, static_cast<int>(left));
     max = Simd::Max(Simd::Max(y, Simd::Zero() - y), max);
-    zeros = Simd::Fma(y, Simd::Zero(), zeros);  // NaN from the first element that is not finite
+    zeros = Simd::Fma(y, Simd::Zero(), zeros);  // NaN from the first element on that is not finite
   }
   if (Simd::ReduceAdd(zeros) != 0) return {FloatOf(0x7fc00000U), 0};
   const float bound = Simd::ReduceMax(Simd::Min(max, Simd::Set(0x1.fffffp+127F)));
   return {bound / 127, 127 / bound};
 }
 
-/// Codes of n <= 16 elements.
+/// Quantises n <= 16 elements to int8.
 inline void Int8Codes(const float* x, std::int64_t n, const Int8Scale& scale, std::uint8_t* codes) {
   if (scale.inverse == 0) {
     std::memset(codes, 0, kCodeBlock);
@@ -101,15 +101,15 @@ inline void Int8Codes(const float* x, std::int64_t n, const Int8Scale& scale, st
     StoreBytes(Simd::Round(Simd::Load(x + i) * inverse), codes + i);
 }
 
-/// A group of up to 32 elements as int4: x = scale * code + min.
+/// A group of up to 32 elements as int4: x = scale * q + min.
 struct Int4Group {
   F16 scale;
   F16 min;
   Simd::F codes[kGroupVectors];
 };
 
-/// The minimum is rounded down and the scale up, so that each element lies between two codes: an
-/// error of half a scale at most, whatever f16 does to them.
+/// Quantises a group. The minimum is rounded down and the scale up, so that each element lies
+/// between two quantised values: the error is at most half a scale, however f16 rounds them.
 inline Int4Group QuantizeGroup(const float* x, std::int64_t n) {
   float padded[kKvGroup];
   if (n < kKvGroup) {
@@ -147,7 +147,7 @@ inline Int4Group QuantizeGroup(const float* x, std::int64_t n) {
   return group;
 }
 
-/// Two codes a byte: 2i low and 2i + 1 high, for the order of keys.
+/// Packs two values a byte, 2i low and 2i + 1 high, the order of keys.
 inline void PackNeighbours(const Simd::F (&codes)[kGroupVectors], std::uint8_t* bytes) {
   std::uint8_t single[kKvGroup];
   for (int i = 0; i < kGroupVectors; ++i) StoreBytes(codes[i], single + i * Simd::kLanes);
@@ -163,14 +163,14 @@ inline void PackNeighbours(const Simd::F (&codes)[kGroupVectors], std::uint8_t* 
 #endif
 }
 
-/// Two codes a byte: i low and i + 16 high, for the order of values.
+/// Packs two values a byte, i low and i + 16 high, the order of values.
 inline void PackHalves(const Simd::F (&codes)[kGroupVectors], std::uint8_t* bytes) {
   for (int i = 0; i < kGroupVectors / 2; ++i)
     StoreBytes(Simd::Fma(codes[i + kGroupVectors / 2], Simd::Set(16), codes[i]),
                bytes + i * Simd::kLanes);
 }
 
-/// tile[c * 16 + t] = codes[t][c].
+/// Computes tile[c * 16 + t] = codes[t][c].
 inline void StoreCodeTile(const std::uint8_t (&codes)[kKvTile][kCodeBlock], std::int64_t columns,
                           std::uint8_t* tile) {
 #ifdef __AVX2__
@@ -199,7 +199,7 @@ inline void StoreCodeTile(const std::uint8_t (&codes)[kKvTile][kCodeBlock], std:
 #endif
 }
 
-/// The codes of `count` tokens into the lanes from `lane` on.
+/// Stores the quantised values of `count` tokens in the lanes from `lane` on.
 inline void StoreCodes(const std::uint8_t (&codes)[kKvTile][kCodeBlock], std::int64_t lane,
                        std::int64_t count, std::int64_t columns, std::uint8_t* tile) {
   if (count == kKvTile) return StoreCodeTile(codes, columns, tile);
@@ -207,7 +207,7 @@ inline void StoreCodes(const std::uint8_t (&codes)[kKvTile][kCodeBlock], std::in
     for (std::int64_t c = 0; c < columns; ++c) tile[c * kKvTile + lane + i] = codes[i][c];
 }
 
-/// Keys of the tokens [lane, lane + count) of a tile.
+/// Stores the keys of the tokens [lane, lane + count) of a tile.
 inline void StoreInt8Keys(const KvPageLayout& layout, std::byte* tile, std::int64_t lane,
                           std::int64_t count, const float* k, std::int64_t stride) {
   Int8Scale scales[kKvTile];
@@ -243,7 +243,7 @@ inline void StoreInt4Keys(const KvPageLayout& layout, std::byte* tile, std::int6
   }
 }
 
-/// The value of one token of a tile.
+/// Stores the value of one token of a tile.
 inline void StoreInt8Value(const KvPageLayout& layout, std::byte* tile, std::int64_t lane,
                            const float* v) {
   const Int8Scale scale = ScaleOfRow(v, layout.head_dim_v);
@@ -273,14 +273,15 @@ inline void StoreInt4Value(const KvPageLayout& layout, std::byte* tile, std::int
   }
 }
 
-/// Reading is plain on every instruction set: it serves inspection, not attention.
+/// Reads a row with plain code on every instruction set: it serves inspection, not attention.
 inline void LoadInt8Row(const std::byte* codes, std::int64_t stride, float scale, std::int64_t n,
                         float* to) {
   for (std::int64_t i = 0; i < n; ++i)
     to[i] = scale * static_cast<float>(static_cast<std::int8_t>(codes[i * stride]));
 }
 
-/// A code's product with its scale fits f32, so it is the same whether fused or not.
+/// Widens one int4 value. The product with its scale fits f32, so it is the same whether fused or
+/// not.
 MANYHEAD_INLINE float FromInt4(std::byte two, bool high, F16 scale, F16 min) {
   const int code = high ? std::to_integer<int>(two) >> 4 : std::to_integer<int>(two) & 15;
   return Widen(scale) * static_cast<float>(code) + Widen(min);

@@ -10,14 +10,15 @@
 
 /// Moves f32 rows of tokens into a page and back.
 ///
-/// A prefill is whole tiles, 16 rows at a time. A decode step is one row: its K elements go 16
-/// apart, D stores into D / 2 cache lines (f16). That scatter is paid once per token, where each
-/// later step reads the token's K once, in order; for 16 heads of D 128 it is 2048 stores.
+/// A prefill consists of whole tiles, 16 rows at a time. A decode step is one row: its K elements
+/// are stored 16 apart, D stores into D / 2 cache lines (f16). These scattered stores happen once
+/// per token, while each later step reads the token's K once, in order; for 16 heads of D 128 they
+/// are 2048 stores.
 
 namespace manyhead::kernels {
 namespace {  // one private copy per instruction set  NOLINT(google-build-namespaces)
 
-/// to[i] = from[i], i < n.
+/// Computes to[i] = from[i], i < n.
 template <class T>
 void NarrowRow(const float* from, std::int64_t n, T* to) {
   std::int64_t i = 0;
@@ -25,10 +26,10 @@ void NarrowRow(const float* from, std::int64_t n, T* to) {
   for (; i < n; ++i) Narrow(from[i], to + i);
 }
 
-/// One row into lane 0 of the tile that starts at `lane`.
+/// Stores one row in lane 0 of the tile that starts at `lane`.
 template <class T>
 void ScatterRow(const float* from, std::int64_t n, T* lane) {
-  constexpr std::int64_t kChunk = 64;  // converts at vector width what it then scatters
+  constexpr std::int64_t kChunk = 64;  // converts at vector width before it scatters
   T block[kChunk];
   for (std::int64_t i = 0; i < n; i += kChunk) {
     const std::int64_t size = n - i < kChunk ? n - i : kChunk;
@@ -37,7 +38,7 @@ void ScatterRow(const float* from, std::int64_t n, T* lane) {
   }
 }
 
-/// Keys of the tokens [lane, lane + count) of a tile.
+/// Stores the keys of the tokens [lane, lane + count) of a tile.
 template <class T>
 void StoreKeys(const KvPageLayout& layout, std::byte* tile, std::int64_t lane, std::int64_t count,
                const float* k, std::int64_t stride) {
@@ -66,7 +67,7 @@ inline void StoreTileKeys(const KvPageLayout& layout, std::byte* tile, std::int6
   }
 }
 
-/// The value of one token of a tile.
+/// Stores the value of one token of a tile.
 template <class T>
 void StoreValue(const KvPageLayout& layout, std::byte* tile, std::int64_t lane, const float* v) {
   NarrowRow(v, layout.head_dim_v, reinterpret_cast<T*>(tile) + lane * layout.v_row);
@@ -146,7 +147,7 @@ inline void LoadValue(const KvPageLayout& layout, const std::byte* tile, std::in
   }
 }
 
-/// Plain on every instruction set: it serves inspection, not attention.
+/// Reads a row with plain code on every instruction set: it serves inspection, not attention.
 inline void LoadRow(const KvPageLayout& layout, const std::byte* page, std::int64_t token, float* k,
                     float* v) {
   const std::int64_t tile = token / kKvTile, lane = token % kKvTile;

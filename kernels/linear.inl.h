@@ -4,7 +4,7 @@
 #include "kernels/linear_fast.inl.h"
 #include "manyhead/types.h"
 
-/// The table of one instruction set. `R` and `X` are its integer and float policies.
+/// Makes the table of one instruction set. `R` and `X` are its integer and float policies.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces): one private copy per instruction set

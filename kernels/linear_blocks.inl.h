@@ -2,12 +2,12 @@
 
 #include "kernels/linear_simd.inl.h"
 
-/// GGUF's low-bit blocks: how 32 quants (the numbers before scaling, unsigned unless said) and the
-/// scales are taken from a block. `R` is an integer policy of linear_simd.inl.h.
+/// Reads GGUF's low-bit blocks: 32 quants (the numbers before scaling, unsigned unless stated) and
+/// the scales of a block. `R` is an integer policy of linear_simd.inl.h.
 ///
 /// Blocks of 32: weight = d * (q - kOffset), or d * q + m.
 /// Blocks of 256, sub-blocks of 16: weight = d * scale * (q - kOffset), or d * scale * q - dmin *
-/// min. Their scales and mins are held as 16-bit numbers, those of the even sub-blocks in a row's
+/// min. Their scales and mins are kept as 16-bit numbers, those of the even sub-blocks in a row's
 /// first lane and of the odd ones in its second, so that group g of 32 finds both at index g.
 
 namespace manyhead::kernels {
@@ -58,7 +58,7 @@ struct BlockQ8_0 {
   }
 };
 
-/// 16 bytes -> the even ones, then the odd ones.
+/// Reorders 16 bytes: the even ones, then the odd ones.
 inline __m128i EvenThenOdd(__m128i bytes) {
   return _mm_shuffle_epi8(bytes,
                           _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
@@ -67,7 +67,7 @@ inline __m128i EvenThenOdd(__m128i bytes) {
 template <class R>
 struct SubBlockScales {
   typename R::Int scales;
-  typename R::Int mins;  ///< only of types that have them
+  typename R::Int mins;  ///< only in types that have them
 };
 
 struct BlockQ2_K {
@@ -125,7 +125,7 @@ struct BlockQ3_K {
   }
 };
 
-/// The eight 6-bit scales and mins of Q4_K and Q5_K in twelve bytes, each for 32 elements.
+/// Reads the eight 6-bit scales and mins of Q4_K and Q5_K in twelve bytes, each for 32 elements.
 template <class R>
 MANYHEAD_INLINE SubBlockScales<R> ScalesOfEight(const std::uint8_t* p, std::int64_t row_bytes) {
   const typename R::Int both = R::PerRow(p, row_bytes, [](const std::uint8_t* row) {

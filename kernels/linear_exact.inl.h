@@ -3,13 +3,13 @@
 #include "kernels/linear_blocks.inl.h"
 #include "kernels/linear_kernels.h"
 
-/// Widening of weights to f32, and the product that multiplies the widened weights in registers.
+/// Widens weights to f32, and multiplies the widened weights in registers.
 ///
 /// A widened weight is exact: d has 11 bits, a scale 7, a quant 6, which fit f32's 24.
 /// `X` is a float policy of linear_simd.inl.h.
 ///
 /// Cost: widening a group of 32 takes about four instructions per vector and each activation row
-/// one FMA more, so rows are handled kRowsAtOnce at a time while the weights are in registers.
+/// one more FMA, so kRowsAtOnce rows are handled while the weights are in registers.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces): one private copy per instruction set
@@ -42,7 +42,7 @@ struct ElementBf16 {
   }
 };
 
-/// Numbers stored one by one, two vectors at a time.
+/// Reads numbers that are stored one by one, two vectors at a time.
 template <class X, class Element>
 struct PlainGroups {
   static constexpr int kGroup = 2 * X::kLanes, kVectors = 2, kBytes = Element::kBytes * kGroup;
@@ -69,7 +69,7 @@ struct PlainGroups {
   }
 };
 
-/// Blocks of 32.
+/// Reads blocks of 32.
 template <class X, class Block>
 struct SmallGroups {
   static constexpr int kGroup = 32, kVectors = kGroup / X::kLanes;
@@ -91,12 +91,12 @@ struct SmallGroups {
   }
 };
 
-/// Blocks of 256.
+/// Reads blocks of 256.
 template <class X, class Block>
 struct SuperGroups {
   static constexpr int kGroup = 32, kVectors = kGroup / X::kLanes;
 
-  /// Eight 16-bit numbers times `factor`.
+  /// Computes eight 16-bit numbers times `factor`.
   static void Scale(__m128i numbers, float factor, float* out) {
     _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(numbers)),
                                         _mm256_set1_ps(factor)));
@@ -174,7 +174,7 @@ MANYHEAD_INLINE void AddProducts(const typename X::Float (&w)[kVectors], const f
   });
 }
 
-/// One weight row times activation rows [m0, m0 + kM).
+/// Multiplies one weight row with activation rows [m0, m0 + kM).
 template <class X, class Groups, int kM>
 void ExactRow(const MatvecTask& task, std::int64_t r, std::int64_t m0) {
   using Float = typename X::Float;

@@ -3,9 +3,9 @@
 #include "kernels/linear_blocks.inl.h"
 #include "kernels/linear_kernels.h"
 
-/// The product with int8 activations: dot products of unsigned quants and signed activations in
-/// integers, scaled once per block. What a quant's offset or a block's minimum adds is a sum over
-/// activations, which is known beforehand.
+/// Computes the product with int8 activations: dot products of unsigned quants and signed
+/// activations in integers, scaled once per block. The terms of a quant's offset and of a block's
+/// minimum are sums over activations, which are computed beforehand.
 ///
 /// Integer parts are exact: 2 * 63 * 127 fits the 16 bits of a pair of products, and so does
 /// 2 * 128 * 127 of Q8_0; a block of 256 with 8-bit scales stays below 2^26.
@@ -19,7 +19,7 @@ inline constexpr int kFastRowsAtOnce = 4;
 template <int kVectors>
 MANYHEAD_INLINE void RoundBlock(const float* x, std::int8_t* q, float* scale) {
   const __m256i magnitude_bits = _mm256_set1_epi32(0x7fffffff);
-  // As integers NaN and infinity are the largest magnitudes, so one maximum finds them all.
+  // As integers, NaN and infinity have the largest magnitudes, so one maximum finds them all.
   __m256i largest = _mm256_setzero_si256();
   for (int v = 0; v < kVectors; ++v)
     largest = _mm256_max_epi32(largest, _mm256_and_si256(magnitude_bits, Load256(x + 8 * v)));
@@ -48,7 +48,7 @@ MANYHEAD_INLINE void RoundBlock(const float* x, std::int8_t* q, float* scale) {
   }
 }
 
-/// The sums of the first and the second 16 of 32 int8.
+/// Computes the sums of the first and the second 16 of 32 int8 numbers.
 inline void SumHalves(const std::int8_t* q, int* first, int* second) {
   const __m256i biased = _mm256_xor_si256(Load256(q), _mm256_set1_epi8(static_cast<char>(0x80)));
   const __m256i eights = _mm256_sad_epu8(biased, _mm256_setzero_si256());
@@ -83,7 +83,7 @@ void Quantize256(const float* x, std::int64_t n, const QuantizedRows& out, std::
       SumHalves(q + 256 * b + 32 * g, &first, &second);
       sums[16 * b + g] = static_cast<std::int16_t>(first);
       sums[16 * b + 8 + g] = static_cast<std::int16_t>(second);
-      // Sums 4 w to 4 w + 3 lie in the order 0 2 1 3: those that lie in a dword's even and odd
+      // Sums 4 w to 4 w + 3 are stored in the order 0 2 1 3, the order of a dword's even and odd
       // bytes.
       const int at = 2 * g - g % 2;
       pairs[16 * b + at] = static_cast<std::int16_t>(first);
@@ -93,7 +93,7 @@ void Quantize256(const float* x, std::int64_t n, const QuantizedRows& out, std::
   }
 }
 
-/// Writes the sums of R::kRows weight rows, as many as there are, for activation row m.
+/// Writes the sums of R::kRows weight rows, or as many as exist, for activation row m.
 template <class R>
 void StoreOutputs(const MatvecTask& task, std::int64_t r, std::int64_t m, typename R::Float sum) {
   float sums[R::kRows];
@@ -104,7 +104,7 @@ void StoreOutputs(const MatvecTask& task, std::int64_t r, std::int64_t m, typena
   }
 }
 
-/// Fetches each row ahead of the hardware, which stops at each 4 KiB page.
+/// Prefetches each row ahead of the hardware, which stops at each 4 KiB page.
 template <class R>
 MANYHEAD_INLINE void PrefetchWeights(const std::uint8_t* p, std::int64_t row_bytes) {
   Unroll<R::kRows>([&]<int r>() MANYHEAD_INLINE_LAMBDA {
@@ -112,7 +112,7 @@ MANYHEAD_INLINE void PrefetchWeights(const std::uint8_t* p, std::int64_t row_byt
   });
 }
 
-/// kRows weight rows in blocks of 32 times activation rows [m0, m0 + kM).
+/// Multiplies kRows weight rows in blocks of 32 with activation rows [m0, m0 + kM).
 template <class R, class Block, int kM>
 struct SmallFastRows {
   static void Run(const MatvecTask& task, std::int64_t r, std::int64_t m0) {
@@ -152,7 +152,7 @@ struct SmallFastRows {
   }
 };
 
-/// kRows weight rows in blocks of 256 times activation rows [m0, m0 + kM).
+/// Multiplies kRows weight rows in blocks of 256 with activation rows [m0, m0 + kM).
 template <class R, class Block, int kM>
 struct SuperFastRows {
   using Float = typename R::Float;

@@ -3,13 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Products with weights as GGUF stores them: rows of blocks, read in place.
+/// Declares products with weights as GGUF stores them: rows of blocks, read in place.
 
 namespace manyhead::kernels {
 
-/// How the fast product of a weight type wants its activations.
+/// Says which activations the fast product of a weight type reads.
 enum class ActivationBlock : std::uint8_t {
-  kF32,   ///< as they are
+  kF32,   ///< f32
   kQ32,   ///< int8, a scale for each 32
   kQ256,  ///< int8, a scale for each 256
 };
@@ -59,8 +59,8 @@ inline constexpr std::int64_t kPackedRows = 16;
 /// y[m, r] = sum_c x[m, c] * weight[r, c] + bias[r] with x rounded to int8, r in [0, rows).
 ///
 /// Activations of 4 or 8 rows are interleaved: where one row has q, scales and sums one after
-/// another there is each row's first in turn, then each row's next; of q and of the sums of kQ256
-/// four bytes at a time. Strides do not matter.
+/// another, interleaved rows have the first of each row in turn, then the next of each row; q and
+/// the sums of kQ256 are interleaved four bytes at a time. Strides are ignored.
 ///
 /// Integer parts are exact and blocks are added in the order of columns: the bits are equal for
 /// every M and every instruction set.
@@ -77,25 +77,26 @@ struct PackedTask {
 };
 
 struct LinearTypeKernels {
-  /// out[i] = the number that element i of dense blocks stands for, i in [0, n), n whole blocks.
+  /// Computes out[i] = the number that element i of dense blocks stands for, i in [0, n), n whole
+  /// blocks.
   void (*widen)(const std::byte* blocks, std::int64_t n, float* out);
   void (*matvec_exact)(const MatvecTask& task);
   void (*matvec_fast)(const MatvecTask& task);
-  ActivationBlock activations;  ///< of matvec_fast
+  ActivationBlock activations;  ///< activations that matvec_fast reads
 };
 
 /// Products of many rows in tiles of bf16, where the CPU has a unit for them.
 ///
-/// Weights are the rows of the left matrix, as they lie in memory; activations are packed once into
-/// the right one; so a tile of the result is transposed: [weight row][activation row].
-inline constexpr std::int64_t kTileRows = 16;   ///< of weights, and of activations
-inline constexpr std::int64_t kTileCols = 32;   ///< columns that one instruction takes
+/// Weights are the rows of the left matrix, in their order in memory; activations are packed once
+/// into the right one; so a tile of the result is transposed: [weight row][activation row].
+inline constexpr std::int64_t kTileRows = 16;   ///< rows of weights, and of activations
+inline constexpr std::int64_t kTileCols = 32;   ///< columns that one instruction multiplies
 inline constexpr std::int64_t kStripRows = 32;  ///< weight rows of one MultiplyStrip
 
-/// kStripRows weight rows times `blocks` * kTileRows activation rows over some columns.
+/// Multiplies kStripRows weight rows with `blocks` * kTileRows activation rows over some columns.
 struct TileTask {
   const std::uint16_t* weights;      ///< bf16 [kStripRows, cols], dense
-  const std::uint16_t* activations;  ///< of the first block, at the first column's tile
+  const std::uint16_t* activations;  ///< first block, at the first column's tile
   std::int64_t block_stride;         ///< elements from one block of activations to the next
   std::int64_t cols;                 ///< a multiple of kTileCols
   std::int64_t blocks;
@@ -105,27 +106,27 @@ struct TileTask {
 };
 
 struct TileKernels {
-  /// Sets up the calling thread's tiles, to be called before `multiply`, and gives them back.
+  /// Configures the calling thread's tiles, before `multiply`; `end` releases them.
   void (*begin)();
   void (*end)();
-  /// `rows` <= kTileRows rows of x, `stride` apart, cols columns, as a block of tiles
-  /// [cols / 32 rounded up][16 pairs of columns][16 rows][2]; what is missing is 0.
+  /// Packs `rows` <= kTileRows rows of x, `stride` apart, cols columns, as a block of tiles [cols /
+  /// 32 rounded up][16 pairs of columns][16 rows][2]; missing elements are 0.
   void (*pack)(const float* x, std::int64_t stride, std::int64_t rows, std::int64_t cols,
                std::uint16_t* out);
-  /// n f32 to bf16, to nearest even; n a multiple of 16.
+  /// Converts n f32 to bf16, to nearest even; n a multiple of 16.
   void (*narrow)(const float* x, std::int64_t n, std::uint16_t* out);
   void (*multiply)(const TileTask& task);
-  /// y[m, r] = sums[r, m] + bias[r], m < rows, r < count; bias may be null.
+  /// Computes y[m, r] = sums[r, m] + bias[r], m < rows, r < count; bias may be null.
   void (*store)(const float* sums, std::int64_t sums_stride, std::int64_t count, std::int64_t rows,
                 const float* bias, float* y, std::int64_t y_stride);
 };
 
-inline constexpr int kWeightTypeIds = 31;  ///< WeightType's values lie below
+inline constexpr int kWeightTypeIds = 31;  ///< above all values of WeightType
 
-/// y[m, r] = sum_c x[m, c] * weight[r, c] + bias[r] with x rounded to int8, for many activation
-/// rows in tiles of int8, where the CPU has a unit for them. The bits are those of PackedTask's
-/// product.
-inline constexpr std::int64_t kTileInt8Rows = 32;  ///< most weight rows of a task
+/// The product y[m, r] = sum_c x[m, c] * weight[r, c] + bias[r] with x rounded to int8, for many
+/// activation rows in tiles of int8, where the CPU has a unit for them. The bits are those of
+/// PackedTask's product.
+inline constexpr std::int64_t kTileInt8Rows = 32;  ///< largest number of weight rows of a task
 struct TileInt8Task {
   const std::byte* weights;  ///< packed groups, `group_bytes` apart; the first row begins a group
   std::int64_t group_bytes;
@@ -141,18 +142,20 @@ struct TileInt8Task {
 };
 
 struct TileInt8Kernels {
-  void (*multiply[kWeightTypeIds])(const TileInt8Task& task);  ///< by WeightType; may be null
+  /// Indexed by WeightType; may be null.
+  void (*multiply[kWeightTypeIds])(const TileInt8Task& task);
 };
 
 struct LinearKernels {
-  LinearTypeKernels types[kWeightTypeIds];  ///< by WeightType; null where there is no such type
+  /// Indexed by WeightType; null where there is no such type.
+  LinearTypeKernels types[kWeightTypeIds];
   /// Rounds row [n] into row `row` of `out`, n a multiple of 32 or 256.
   void (*quantize_32)(const float* x, std::int64_t n, const QuantizedRows& out, std::int64_t row);
   void (*quantize_256)(const float* x, std::int64_t n, const QuantizedRows& out, std::int64_t row);
 };
 
 struct PackedKernels {
-  void (*multiply[kWeightTypeIds])(const PackedTask& task);  ///< by WeightType; may be null
+  void (*multiply[kWeightTypeIds])(const PackedTask& task);  ///< indexed by WeightType; may be null
   std::int64_t most_activations;                             ///< rows that are multiplied at once
 };
 

@@ -3,7 +3,7 @@
 #include "kernels/packed_blocks.inl.h"
 #include "manyhead/types.h"
 
-/// The product of packed weights with int8 activations.
+/// Computes the product of packed weights with int8 activations.
 ///
 /// Symbols
 ///   C      columns
@@ -19,24 +19,23 @@
 /// Bytes per step  16 * 4 * bits / 8 of weights, which are read once for M rows, and 4 * M of
 ///   activations. All activations of the M rows, C * M bytes, are read again for each group, so
 ///   they should stay in the first or second cache. One row reads as many bytes of weights as M do:
-///   with M = 1 memory sets the time of weights that no cache holds, with M = 8 the multiplications
-///   do.
-/// Operations per step  H * u + M * (1 + H * d) instructions for 64 * M multiply-adds. M = 8
-/// spreads
-///   the unpacking over so many rows that it is less than half of a step.
+///   with M = 1 and weights that no cache holds, memory limits the speed, with M = 8 the
+///   multiplications.
+/// Operations per step  H * u + M * (1 + H * d) instructions for 64 * M multiply-adds. With M = 8
+///   the unpacking is shared by so many rows that it is less than half of a step.
 /// Registers  H * M integer sums of a sub-block, as many of the block, as many f32 totals, and H
 ///   vectors of weights. Of these only the first change in every step, so they must fit: 8 of 16
 ///   registers with AVX2, 8 of 32 with AVX-512. The others may move to the stack between
 ///   sub-blocks.
 ///
-/// A block is straight code. Its loops over rows and halves are unrolled by a pragma rather than by
-/// templates, which take five times as long to compile; a loop that stays one in the machine code
-/// costs 2 to 10 % of the speed.
+/// A block is straight-line code. Its loops over rows and halves are unrolled by a pragma rather
+/// than by templates, which take five times as long to compile; a loop that remains in the machine
+/// code costs 2 to 10 % of the speed.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces): one private copy per instruction set
 
-/// Rows in `kHalves` vectors of a group: AVX2 needs two.
+/// Number of vectors for the rows of a group: AVX2 needs two.
 template <class L>
 inline constexpr int kHalves = static_cast<int>(kPackedRows) / L::kLanes;
 
@@ -50,12 +49,12 @@ MANYHEAD_INLINE PackedAt HalfOf(PackedAt block, int half) {
   return {block.at + 4 * L::kLanes * half};
 }
 
-/// One vector for each half of a group and each of kM activation rows.
+/// One vector for each half of a group's rows and each of kM activation rows.
 template <class L, int kM>
 struct Tile {
   typename L::Int at[kHalves<L>][kM];
 
-  /// Calls fn(half, m). Unrolled, so that the array stays in registers.
+  /// Calls fn(half, m), unrolled so that the array stays in registers.
   template <class Fn>
   static MANYHEAD_INLINE void ForEach(Fn&& fn) {
 #pragma GCC unroll 2
@@ -65,7 +64,7 @@ struct Tile {
   }
 };
 
-/// One block of 32 of a group, times kM activation rows.
+/// Multiplies one block of 32 of a group with kM activation rows.
 template <class L, class Dot, class Block, int kM>
 struct PackedSmall {
   using Int = typename L::Int;
@@ -125,11 +124,11 @@ struct PackedSmall {
   }
 };
 
-/// One block of 256 of a group, times kM activation rows.
+/// Multiplies one block of 256 of a group with kM activation rows.
 ///
-/// A block is eight groups of 32 columns, each of eight words of four columns. How a group's quants
-/// lie in a word differs from group to group, so that those are unrolled as templates; its words do
-/// not, so that those are a loop.
+/// A block has eight groups of 32 columns, each of eight words of four columns. The position of a
+/// group's quants in a word differs from group to group, so groups are unrolled as templates; that
+/// of its words does not, so words are a loop.
 template <class L, class Dot, class Block, int kM>
 struct PackedSuper {
   using Int = typename L::Int;
@@ -184,7 +183,8 @@ struct PackedSuper {
     }
   }
 
-  /// sum over sub-blocks of their number in `words` times the sum of their activations.
+  /// Computes the sum over sub-blocks of their number in `words` times the sum of their
+  /// activations.
   template <bool kSigned>
   static MANYHEAD_INLINE Int TimesSums(const Int (&words)[4], const std::int16_t* sums) {
     Int total = L::Zero();
@@ -236,7 +236,7 @@ struct PackedSuper {
   }
 };
 
-/// Fetches a block ahead of the hardware, which stops at each 4 KiB page.
+/// Prefetches a block ahead of the hardware, which stops at each 4 KiB page.
 template <int kBytes>
 MANYHEAD_INLINE void PrefetchPacked(PackedAt block) {
   constexpr int kAhead = 8192;
@@ -244,7 +244,7 @@ MANYHEAD_INLINE void PrefetchPacked(PackedAt block) {
     _mm_prefetch(reinterpret_cast<const char*>(block.at) + kAhead + line, _MM_HINT_T1);
 }
 
-/// A group times kM activation rows.
+/// Multiplies a group with kM activation rows.
 template <class L, class Block, class Rows, int kM>
 void MultiplyGroup(const PackedTask& task, std::int64_t r) {
   using Float = typename L::Float;

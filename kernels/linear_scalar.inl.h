@@ -5,8 +5,9 @@
 #include "kernels/linear_kernels.h"
 #include "manyhead/types.h"
 
-/// Products with low-bit weights in plain C++: every block is unpacked to quants and scales, one
-/// element after the other. Says what the vector kernels compute, and runs on any x86-64.
+/// Computes products with low-bit weights in plain C++: every block is unpacked to quants and
+/// scales, one element after another. It defines what the vector kernels compute, and runs on any
+/// x86-64.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces): one private copy per instruction set
@@ -15,9 +16,9 @@ inline constexpr int kMaxBlock = 256;
 
 /// weight[i] = scales[i / kSubBlock] * (quants[i] - kOffset) - mins[i / kSubBlock].
 struct Unpacked {
-  std::int16_t quants[kMaxBlock];  ///< before the offset is taken off
+  std::int16_t quants[kMaxBlock];  ///< before the offset is subtracted
   float scales[16];
-  float mins[16];  ///< only of types that have them
+  float mins[16];  ///< only in types that have them
 };
 
 std::uint32_t Word(const std::uint8_t* p) {
@@ -36,7 +37,7 @@ float HalfToFloat(const std::uint8_t* p) {
   const std::uint32_t bits = p[0] | std::uint32_t{p[1]} << 8;
   const std::uint32_t sign = (bits & 0x8000) << 16, exponent = bits >> 10 & 31,
                       mantissa = bits & 0x3ff;
-  if (exponent == 31)  // quiet, as the hardware's conversion makes it
+  if (exponent == 31)  // NaN becomes quiet, as in the hardware's conversion
     return FromBits(sign | 0x7f800000 | mantissa << 13 | (mantissa != 0 ? 0x400000 : 0));
   if (exponent != 0) return FromBits(sign | (exponent + 112) << 23 | mantissa << 13);
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;
@@ -127,7 +128,7 @@ struct ScalarQ3_K {
   }
 };
 
-/// The eight 6-bit scales and mins of Q4_K and Q5_K.
+/// Unpacks the eight 6-bit scales and mins of Q4_K and Q5_K.
 void UnpackScalesOfEight(const std::uint8_t* p, Unpacked* out) {
   const float d = HalfToFloat(p), dmin = HalfToFloat(p + 2);
   const std::uint8_t* packed = p + 4;
@@ -252,7 +253,7 @@ float DotExact(const MatvecTask& task, const std::uint8_t* p, std::int64_t m) {
   return sum;
 }
 
-/// Integer dot products of sub-blocks, scaled and added up in f32.
+/// Computes integer dot products of sub-blocks, scaled and added up in f32.
 template <class Block>
 float DotFast(const MatvecTask& task, const std::uint8_t* p, std::int64_t m) {
   const QuantizedRows& xq = task.xq;

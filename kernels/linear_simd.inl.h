@@ -6,7 +6,7 @@
 
 #include "kernels/simd.inl.h"
 
-/// The vector operations of the linear kernels, one policy class per width.
+/// Defines the vector operations of the linear kernels, one policy class per width.
 ///
 /// Integer policies hold 32 bytes of each of kRows weight rows, so that AVX-512 runs the algorithm
 /// of AVX2 on two rows at once and both give the same bits. Loads take the first row's address and
@@ -36,7 +36,7 @@ inline std::uint64_t LoadU64(const std::uint8_t* p) {
 inline __m128i Load128(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 inline __m256i Load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
-/// The sum of eight lanes, always in the same order.
+/// Returns the sum of eight lanes, always in the same order.
 inline float SumLanes(__m256 v) {
   __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
@@ -49,11 +49,11 @@ struct OneRow {
   using Float = __m256;
 
   static Int Load(const std::uint8_t* p, std::int64_t) { return Load256(p); }
-  /// 16 bytes of each row, in both of its 128-bit lanes.
+  /// Loads 16 bytes of each row into both of its 128-bit lanes.
   static Int LoadTwice(const std::uint8_t* p, std::int64_t) {
     return _mm256_broadcastsi128_si256(Load128(p));
   }
-  /// The same 32 bytes for every row.
+  /// Loads the same 32 bytes for every row.
   static Int Same(const void* p) { return Load256(p); }
   static Int Set8(int value) { return _mm256_set1_epi8(static_cast<char>(value)); }
   static Int Set16(int value) { return _mm256_set1_epi16(static_cast<short>(value)); }
@@ -76,12 +76,12 @@ struct OneRow {
   static Int ShiftLeft32(Int a) {
     return _mm256_slli_epi32(a, kBits);
   }
-  /// The low nibbles of each row's first lane, the high ones of its second.
+  /// Returns the low nibbles of each row's first lane, the high ones in its second.
   static Int SplitNibbles(Int a) {
     const Int shifted = _mm256_srlv_epi32(a, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
     return And(shifted, Set8(15));
   }
-  /// q + 16 in each byte i whose bit i is set in the row's 32 bits at p.
+  /// Adds 16 to each byte i whose bit i is set in the row's 32 bits at p.
   static Int AddFifthBit(Int q, const std::uint8_t* p, std::int64_t) {
     const Int byte_of =
         _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
@@ -90,16 +90,17 @@ struct OneRow {
     return Or(q, And(_mm256_cmpeq_epi8(And(bytes, bit_of), bit_of), Set8(16)));
   }
   static Int Abs8(Int a) { return _mm256_abs_epi8(a); }
-  /// a with its sign flipped where b is negative; where b is zero a does not matter.
+  /// Returns a with its sign flipped where b is negative; where b is zero the result does not
+  /// matter.
   static Int FlipSign8(Int a, Int b) { return _mm256_sign_epi8(a, b); }
-  /// Sums of two neighbouring products of unsigned a and signed b, saturated to 16 bits.
+  /// Returns sums of two neighbouring products of unsigned a and signed b, saturated to 16 bits.
   static Int MulPairs8(Int a, Int b) { return _mm256_maddubs_epi16(a, b); }
   static Int MulPairs16(Int a, Int b) { return _mm256_madd_epi16(a, b); }
 
-  /// [first 16 bytes, second 16 bytes] of each row -> the first twice, the second twice.
+  /// Repeats one 16-byte lane of each row: DoubleFirstLane the first, DoubleSecondLane the second.
   static Int DoubleFirstLane(Int a) { return _mm256_permute2x128_si256(a, a, 0x00); }
   static Int DoubleSecondLane(Int a) { return _mm256_permute2x128_si256(a, a, 0x11); }
-  /// One vector of per-row values.
+  /// Makes one vector of per-row values.
   template <class Fn>
   static Int PerRow(const std::uint8_t* p, std::int64_t, Fn&& fn) {
     return fn(p);
@@ -111,9 +112,9 @@ struct OneRow {
   static Float Mul(Float a, Float b) { return _mm256_mul_ps(a, b); }
   static Float Fma(Float a, Float b, Float c) { return _mm256_fmadd_ps(a, b, c); }
   static Float Fnma(Float a, Float b, Float c) { return _mm256_fnmadd_ps(a, b, c); }
-  /// `value` in the first lane of every row, zero elsewhere.
+  /// Returns `value` in the first lane of every row, zero elsewhere.
   static Float FirstLane(float value) { return _mm256_setr_ps(value, 0, 0, 0, 0, 0, 0, 0); }
-  /// The f16 at p of each row, in all of its lanes.
+  /// Returns the f16 at p of each row in all of its lanes.
   static Float LoadHalf(const std::uint8_t* p, std::int64_t) {
     return _mm256_cvtph_ps(_mm_set1_epi16(static_cast<short>(LoadU16(p))));
   }
@@ -198,7 +199,7 @@ struct TwoRows {
 };
 #endif
 
-/// f32 vectors along a row.
+/// Defines f32 vectors along a row.
 struct Float8 {
   static constexpr int kLanes = 8;
   using Float = __m256;

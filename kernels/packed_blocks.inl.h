@@ -2,7 +2,7 @@
 
 #include "kernels/packed_lanes.inl.h"
 
-/// How the quants and scales of 16 packed rows are taken from a packed block, for each weight type.
+/// Reads the quants and scales of 16 packed rows from a packed block, for each weight type.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces): one private copy per instruction set
@@ -15,7 +15,7 @@ MANYHEAD_INLINE typename L::Int PackedNibbles(PackedAt p) {
   return L::And(L::template ShiftRight16<i / 4 * 4>(words), L::Set8(15));
 }
 
-/// Bit i of every byte, times 16.
+/// Returns bit i of every byte, times 16.
 template <class L, int i>
 MANYHEAD_INLINE typename L::Int PackedFifthBits(PackedAt p) {
   const auto bits = L::Load(p, 0);
@@ -65,12 +65,12 @@ struct PackedQ8_0 : BlockQ8_0 {
   }
 };
 
-// Blocks of 256: the scales of their sub-blocks, four to a dword, and where those lie.
+// The scales of sub-blocks in blocks of 256, four to a dword, and their position.
 
 template <class L>
 struct PackedScales {
   typename L::Int scales[4];
-  typename L::Int mins[4];  ///< only of types that have them
+  typename L::Int mins[4];  ///< only in types that have them
 };
 
 struct PackedQ2_K : BlockQ2_K {

@@ -3,13 +3,13 @@
 #include "kernels/linear_blocks.inl.h"
 #include "kernels/linear_kernels.h"
 
-/// The vector operations of the packed products: lanes (eight or sixteen 32-bit numbers, one of
-/// each row) and dot products (pairs of bytes added in 16 bits, or four at once in 32).
+/// Defines the vector operations of the packed products: lanes (eight or sixteen 32-bit numbers,
+/// one of each row) and dot products (pairs of bytes added in 16 bits, or four at once in 32).
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces): one private copy per instruction set
 
-/// A place in a packed block, moved by bytes of the type's own block.
+/// A position in a packed block, advanced by bytes of the type's own block.
 struct PackedAt {
   const std::uint8_t* at;
   PackedAt operator+(int bytes) const { return {at + kPackedRows * bytes}; }
@@ -74,8 +74,8 @@ struct SixteenLanes : TwoRows {
 };
 #endif
 
-/// In each dword of a vector, byte `kByte` of the dword, placed by the pattern of its four bytes:
-/// 1 = there, 0 = zero.
+/// Places byte `kByte` of each dword in the bytes of the dword that the pattern marks with 1; the
+/// others are 0.
 template <class L, int kByte, std::uint32_t kPattern>
 MANYHEAD_INLINE typename L::Int SpreadByte(typename L::Int words) {
   const auto from = [](int i) {
@@ -87,12 +87,13 @@ MANYHEAD_INLINE typename L::Int SpreadByte(typename L::Int words) {
                                         from(12), from(13), from(14), from(15))));
 }
 
-/// Products of unsigned quants and signed activations, two added in 16 bits.
+/// Computes products of unsigned quants and signed activations, two added in 16 bits.
 template <class L>
 struct PairDots {
   using Int = typename L::Int;
   static constexpr bool kSignedNeedsOffset = false;
-  /// Vectors whose products with quants up to `largest` can be added before they overflow.
+  /// Returns how many vectors of products with quants up to `largest` can be added without
+  /// overflow.
   static constexpr int Steps(int largest) { return 32767 / (2 * 127 * largest); }
   static MANYHEAD_INLINE Int Start(Int) { return L::Zero(); }
   static MANYHEAD_INLINE Int Step(Int sum, Int q, Int x) {
@@ -101,7 +102,7 @@ struct PairDots {
   static MANYHEAD_INLINE Int Finish(Int total, Int sum) {
     return L::Add32(total, L::MulPairs16(sum, L::Set16(1)));
   }
-  /// The scale in byte `kByte` of each row's dword, as Scaled wants it.
+  /// Returns the scale in byte `kByte` of each row's dword, in the form that Scaled uses.
   template <int kByte, bool kSigned>
   static MANYHEAD_INLINE Int Scale(Int words) {
     if constexpr (kSigned)
@@ -112,7 +113,7 @@ struct PairDots {
   static MANYHEAD_INLINE Int Scaled(Int sum, Int scale) { return L::MulPairs16(sum, scale); }
 };
 
-/// Four products added in 32 bits.
+/// Computes four products added in 32 bits.
 template <class L>
 struct QuadDots {
   using Int = typename L::Int;

@@ -11,19 +11,20 @@
 #include <xsimd/xsimd.hpp>
 #endif
 
-/// The vector operations that kernels are written in: `Simd` is the widest set that the including
-/// translation unit is compiled for (AVX-512, AVX2 or plain 4-lane arithmetic of baseline x86-64).
+/// Defines the vector operations that kernels are written in: `Simd` is the widest set that the
+/// including translation unit is compiled for (AVX-512, AVX2 or plain 4-lane arithmetic of baseline
+/// x86-64).
 ///
 ///   Simd::F       a register of kLanes floats with + - * /
 ///   Simd::Mask    one flag per lane
-///   Simd::Whole   whole numbers, as Split leaves them for ScaleDown
-///   LanesOf, Bits a Mask from and to the low bits of a number, lane 0 the lowest
+///   Simd::Whole   whole numbers, as Split writes them for ScaleDown
+///   LanesOf, Bits convert a Mask from and to the low bits of a number, lane 0 the lowest
 ///   Load, Store   f32, F16 and Bf16 in memory (I8 and nibbles: Load only), unaligned; the *Tail
-///   forms touch the first n lanes
-///                 only (0 <= n <= kLanes), the other lanes of a LoadTail are 0
+///                 forms access the first n lanes only (0 <= n <= kLanes), the other lanes of a
+///                 LoadTail are 0
 ///
-/// A kernel that must give the same bits wherever the compiler inlines it writes a * b + c as Fma:
-/// contraction of plain operators is left to the compiler.
+/// A kernel that must give the same bits however the compiler inlines it writes a * b + c as Fma:
+/// the compiler may or may not contract plain operators.
 
 namespace manyhead::kernels {
 namespace {  // NOLINT(google-build-namespaces)
@@ -59,7 +60,7 @@ struct Simd {
     return _mm512_cvtepi32_ps(
         _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
-  /// Nibble `half` (0 low, 1 high) of kLanes pairs.
+  /// Loads nibble `half` (0 low, 1 high) of kLanes pairs.
   static MANYHEAD_INLINE F LoadNibbles(const I4* p, int half) {
     const __m512i pairs =
         _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -84,13 +85,13 @@ struct Simd {
   }
 
   static MANYHEAD_INLINE F Fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
-  /// c - a * b
+  /// Returns c - a * b.
   static MANYHEAD_INLINE F Fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
-  /// a > b ? a : b, hence b where either is NaN.
+  /// Returns a > b ? a : b, hence b where either is NaN.
   static MANYHEAD_INLINE F Max(F a, F b) { return _mm512_max_ps(a, b); }
-  /// a < b ? a : b, hence b where either is NaN.
+  /// Returns a < b ? a : b, hence b where either is NaN.
   static MANYHEAD_INLINE F Min(F a, F b) { return _mm512_min_ps(a, b); }
-  /// To the nearest whole number, ties to even.
+  /// Rounds to the nearest whole number, ties to even.
   static MANYHEAD_INLINE F Round(F x) { return _mm512_roundscale_ps(x, 8); }
   static MANYHEAD_INLINE F Sqrt(F x) { return _mm512_sqrt_ps(x); }
 
@@ -116,15 +117,15 @@ struct Simd {
     z = _mm_max_ps(z, _mm_movehl_ps(z, z));
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
   }
-  /// x * 2^n for whole n, also where the result is denormal, zero or infinite.
+  /// Returns x * 2^n for whole n, also where the result is denormal, zero or infinite.
   static MANYHEAD_INLINE F Ldexp(F x, F n) { return _mm512_scalef_ps(x, n); }
-  /// x = whole + fraction, |fraction| <= 1/2; the fraction of -inf is 0.
+  /// Divides x = whole + fraction, |fraction| <= 1/2; the fraction of -inf is 0.
   static MANYHEAD_INLINE Whole Split(F x, F* fraction) {
     *fraction = _mm512_reduce_ps(x, 8);
     return x - *fraction;
   }
-  /// y * 2^n for y in [1/2, 2] and n <= 0; what would be denormal may be anything between 0 and the
-  /// smallest normal number, and is 0 for n <= -150.
+  /// Returns y * 2^n for y in [1/2, 2] and n <= 0; a denormal result may be any number between 0
+  /// and the smallest normal number, and is 0 for n <= -150.
   static MANYHEAD_INLINE F ScaleDown(F y, Whole n) { return _mm512_scalef_ps(y, n); }
 
  private:
@@ -178,7 +179,7 @@ struct Simd {
     return _mm256_cvtepi32_ps(
         _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
-  /// Nibble `half` (0 low, 1 high) of kLanes pairs.
+  /// Loads nibble `half` (0 low, 1 high) of kLanes pairs.
   static MANYHEAD_INLINE F LoadNibbles(const I4* p, int half) {
     const __m256i pairs =
         _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
@@ -199,13 +200,13 @@ struct Simd {
   static MANYHEAD_INLINE void StoreTail(Bf16* p, F x, int n) { StoreTail16(p, ToBf16(x), n); }
 
   static MANYHEAD_INLINE F Fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
-  /// c - a * b
+  /// Returns c - a * b.
   static MANYHEAD_INLINE F Fnma(F a, F b, F c) { return _mm256_fnmadd_ps(a, b, c); }
-  /// a > b ? a : b, hence b where either is NaN.
+  /// Returns a > b ? a : b, hence b where either is NaN.
   static MANYHEAD_INLINE F Max(F a, F b) { return _mm256_max_ps(a, b); }
-  /// a < b ? a : b, hence b where either is NaN.
+  /// Returns a < b ? a : b, hence b where either is NaN.
   static MANYHEAD_INLINE F Min(F a, F b) { return _mm256_min_ps(a, b); }
-  /// To the nearest whole number, ties to even.
+  /// Rounds to the nearest whole number, ties to even.
   static MANYHEAD_INLINE F Round(F x) {
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
@@ -241,20 +242,21 @@ struct Simd {
     z = _mm_max_ps(z, _mm_movehl_ps(z, z));
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
   }
-  /// x * 2^n for whole n in [-252, 254], also where the result is denormal, zero or infinite.
+  /// Returns x * 2^n for whole n in [-252, 254], also where the result is denormal, zero or
+  /// infinite.
   static MANYHEAD_INLINE F Ldexp(F x, F n) {
     const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     return x * PowerOf2(half) * PowerOf2(_mm256_sub_epi32(whole, half));
   }
-  /// max(x, -127) = whole + fraction, |fraction| <= 1/2; NaN stays NaN in the fraction.
+  /// Divides max(x, -127) = whole + fraction, |fraction| <= 1/2; NaN stays NaN in the fraction.
   static MANYHEAD_INLINE Whole Split(F x, F* fraction) {
     x = Max(Set(-127.0F), x);
     const __m256i whole = _mm256_cvtps_epi32(x);
     *fraction = x - F(_mm256_cvtepi32_ps(whole));
     return whole;
   }
-  /// y * 2^n for y in [1/2, 2] and n >= -127; what would be denormal may be anything between 0 and
-  /// the smallest normal number, and is 0 for 1 * 2^-127.
+  /// Returns y * 2^n for y in [1/2, 2] and n >= -127; a denormal result may be any number between 0
+  /// and the smallest normal number, and is 0 for 1 * 2^-127.
   static MANYHEAD_INLINE F ScaleDown(F y, Whole n) {
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y), _mm256_slli_epi32(n, 23)));
   }
@@ -305,7 +307,7 @@ struct Simd {
     std::memcpy(&x, p, sizeof x);
     return x;
   }
-  /// Nibble `half` (0 low, 1 high) of kLanes pairs.
+  /// Loads nibble `half` (0 low, 1 high) of kLanes pairs.
   static MANYHEAD_INLINE F LoadNibbles(const I4* p, int half) {
     const auto nibble = [half](I4 x) { return static_cast<float>(x.pair >> (4 * half) & 15); };
     return F{nibble(p[0]), nibble(p[1]), nibble(p[2]), nibble(p[3])};
@@ -331,15 +333,15 @@ struct Simd {
   }
 
   static MANYHEAD_INLINE F Fma(F a, F b, F c) { return a * b + c; }
-  /// c - a * b
+  /// Returns c - a * b.
   static MANYHEAD_INLINE F Fnma(F a, F b, F c) { return c - a * b; }
-  /// a > b ? a : b, hence b where either is NaN.
+  /// Returns a > b ? a : b, hence b where either is NaN.
   static MANYHEAD_INLINE F Max(F a, F b) { return a > b ? a : b; }
-  /// a < b ? a : b, hence b where either is NaN.
+  /// Returns a < b ? a : b, hence b where either is NaN.
   static MANYHEAD_INLINE F Min(F a, F b) { return a < b ? a : b; }
-  /// To the nearest whole number, ties to even; exact for |x| < 2^22.
+  /// Rounds to the nearest whole number, ties to even; exact for |x| < 2^22.
   static MANYHEAD_INLINE F Round(F x) {
-    const F magic = Set(12582912.0F);  // 1.5 * 2^23: no bits are left below the point
+    const F magic = Set(12582912.0F);  // 1.5 * 2^23: its last bit has the weight 1
     return (x + magic) - magic;
   }
   static MANYHEAD_INLINE F Sqrt(F x) {
@@ -365,7 +367,8 @@ struct Simd {
     const float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
     return a > b ? a : b;
   }
-  /// x * 2^n for whole n in [-252, 254], also where the result is denormal, zero or infinite.
+  /// Returns x * 2^n for whole n in [-252, 254], also where the result is denormal, zero or
+  /// infinite.
   static MANYHEAD_INLINE F Ldexp(F x, F n) {
     F y = x;
     for (int i = 0; i < kLanes; ++i) {
@@ -374,15 +377,15 @@ struct Simd {
     }
     return y;
   }
-  /// max(x, -127) = whole + fraction, |fraction| <= 1/2; NaN stays NaN in the fraction.
+  /// Divides max(x, -127) = whole + fraction, |fraction| <= 1/2; NaN stays NaN in the fraction.
   static MANYHEAD_INLINE Whole Split(F x, F* fraction) {
     x = Max(Set(-127.0F), x);
     const F whole = Round(x);
     *fraction = x - whole;
     return __builtin_convertvector(Select(x == x, whole, Zero()), Mask);
   }
-  /// y * 2^n for y in [1/2, 2] and n >= -127; what would be denormal may be anything between 0 and
-  /// the smallest normal number, and is 0 for 1 * 2^-127.
+  /// Returns y * 2^n for y in [1/2, 2] and n >= -127; a denormal result may be any number between 0
+  /// and the smallest normal number, and is 0 for 1 * 2^-127.
   static MANYHEAD_INLINE F ScaleDown(F y, Whole n) {
     using Bits = std::uint32_t __attribute__((vector_size(16)));
     return reinterpret_cast<F>(reinterpret_cast<Bits>(y) + (reinterpret_cast<Bits>(n) << 23));

@@ -5,25 +5,25 @@
 #include "kernels/kv_layout.h"
 #include "kernels/simd.inl.h"
 
-/// Turns rows of 16 tokens into a tile [D][16], token innermost: the form keys have in pages (see
+/// Converts rows of 16 tokens to a tile [D][16], token innermost: the layout of keys in pages (see
 /// kv_layout.h) and in the products with them.
 
 namespace manyhead::kernels {
 namespace {  // one private copy per instruction set  NOLINT(google-build-namespaces)
 
-/// The rows that make a tile. Where there are fewer than 16, the last stands in for the missing
-/// ones: their lanes hold numbers, and no memory beyond the rows is read.
+/// The rows of a tile. Where there are fewer than 16, the last row replaces the missing ones: their
+/// lanes hold numbers, and no memory beyond the rows is read.
 template <class From>
 struct TileRows {
   const From* row[kKvTile];
 
-  /// 1 <= count <= 16 rows, `stride` elements apart.
+  /// Sets 1 <= count <= 16 rows, `stride` elements apart.
   TileRows(const From* rows, std::int64_t stride, std::int64_t count) {
     for (std::int64_t t = 0; t < kKvTile; ++t) row[t] = rows + (t < count ? t : count - 1) * stride;
   }
 };
 
-/// Columns [begin, end) of the tile.
+/// Stores columns [begin, end) of the tile.
 template <class From, class T>
 void StoreTileColumns(const TileRows<From>& rows, std::int64_t begin, std::int64_t end, T* tile) {
   for (std::int64_t c = begin; c < end; ++c)
@@ -44,7 +44,7 @@ MANYHEAD_INLINE __m256 LoadBlock(const Bf16* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
-/// m[i] lane j <-> m[j] lane i.
+/// Exchanges lane j of m[i] with lane i of m[j].
 inline void Transpose(__m256 (&m)[kBlock]) {
   __m256 pairs[kBlock], quads[kBlock];
   for (int i = 0; i < kBlock; i += 2) {
@@ -63,7 +63,7 @@ inline void Transpose(__m256 (&m)[kBlock]) {
   }
 }
 
-/// One element of 16 tokens.
+/// Stores one element of 16 tokens.
 template <class T>
 MANYHEAD_INLINE void StoreLanes(__m256 low, __m256 high, T* to) {
 #ifdef __AVX512F__
@@ -74,7 +74,7 @@ MANYHEAD_INLINE void StoreLanes(__m256 low, __m256 high, T* to) {
 #endif
 }
 
-/// tile[c * 16 + t] = rows.row[t][c], c < d, t < 16.
+/// Computes tile[c * 16 + t] = rows.row[t][c], c < d, t < 16.
 template <class From, class T>
 void StoreTile(const TileRows<From>& rows, std::int64_t d, T* tile) {
   std::int64_t c = 0;
@@ -89,13 +89,13 @@ void StoreTile(const TileRows<From>& rows, std::int64_t d, T* tile) {
   StoreTileColumns(rows, c, d, tile);
 }
 
-/// packed[c * count + r] = rows[r][c] * scale for `count` <= 16 rows; what follows the last element
-/// up to a multiple of 16 of it may be overwritten.
+/// Computes packed[c * count + r] = rows[r][c] * scale for `count` <= 16 rows; the elements after
+/// the last one, up to a multiple of 16, may be overwritten.
 inline void InterleaveRows(const float* const* rows, std::int64_t count, std::int64_t d,
                            float scale, float* packed) {
   const __m256 factor = _mm256_set1_ps(scale);
   std::int64_t c = 0;
-  // Whole vectors are stored, of which the next column overwrites what are no rows.
+  // Whole vectors are stored; the next column overwrites the lanes beyond the rows.
   for (; c + kBlock <= d; c += kBlock) {
     __m256 low[kBlock], high[kBlock];
     const auto load = [&](std::int64_t r) {

@@ -6,13 +6,13 @@
 #include "kernels/simd.inl.h"
 #include "kernels/vector_kernels.h"
 
-/// Row operations on whole vectors. The last, partial vector goes through the same arithmetic as
-/// the others, so an element's bits do not depend on where a row was cut.
+/// Computes row operations on whole vectors. The last, partial vector uses the same arithmetic as
+/// the others, so an element's bits do not depend on how a row was divided.
 
 namespace manyhead::kernels {
 namespace {  // one private copy per instruction set  NOLINT(google-build-namespaces)
 
-/// Calls full(i) at each whole vector of [0, n) and tail(i, rest) at the partial one, if there is
+/// Calls full(i) for each whole vector of [0, n) and tail(i, rest) for the partial one, if there is
 /// one.
 template <class V, class Full, class Tail>
 MANYHEAD_INLINE void ForVectors(std::int64_t n, Full&& full, Tail&& tail) {
@@ -21,7 +21,7 @@ MANYHEAD_INLINE void ForVectors(std::int64_t n, Full&& full, Tail&& tail) {
   if (i < n) tail(i, static_cast<int>(n - i));
 }
 
-/// out[i] = op(x[i]) over [0, n).
+/// Computes out[i] = op(x[i]) over [0, n).
 template <class V, class Op>
 MANYHEAD_INLINE void Map(const float* x, std::int64_t n, float* out, Op&& op) {
   ForVectors<V>(
@@ -29,7 +29,7 @@ MANYHEAD_INLINE void Map(const float* x, std::int64_t n, float* out, Op&& op) {
       [&](std::int64_t i, int rest) { V::StoreTail(out + i, op(V::LoadTail(x + i, rest)), rest); });
 }
 
-/// out[i] = op(x[i], y[i]) over [0, n).
+/// Computes out[i] = op(x[i], y[i]) over [0, n).
 template <class V, class Op>
 MANYHEAD_INLINE void Map2(const float* x, const float* y, std::int64_t n, float* out, Op&& op) {
   ForVectors<V>(
@@ -76,7 +76,7 @@ void Scale(float* x, float factor, std::int64_t n) {
   Map<V>(x, n, x, [&](auto v) { return v * f; });
 }
 
-/// 1 / (1 + e^-x); a NaN stays one.
+/// Returns 1 / (1 + e^-x); NaN stays NaN.
 template <class V>
 MANYHEAD_INLINE typename V::F Sigmoid(typename V::F x) {
   return V::Set(1.0F) / (V::Set(1.0F) + Exp<V>(V::Zero() - x));
@@ -123,7 +123,8 @@ void RopeHalfSplit(float* x, const float* cosine, const float* sine, std::int64_
       });
 }
 
-/// Scalar: the pairs lie across lanes, and rotation is a small part of a layer's work.
+/// Rotates with scalar code: the pairs lie across lanes, and rotation is a small part of a layer's
+/// work.
 void RopeInterleaved(float* x, const float* cosine, const float* sine, std::int64_t half) {
   for (std::int64_t i = 0; i < half; ++i) {
     const float a = x[2 * i], b = x[2 * i + 1];

@@ -2,23 +2,25 @@
 
 #include <cstdint>
 
-/// Row operations of a transformer layer on f32 vectors. None allocates, throws or starts threads.
+/// Declares row operations of a transformer layer on f32 vectors. None allocates, throws or starts
+/// threads.
 
 namespace manyhead::kernels {
 
 struct VectorKernels {
-  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]; weight null = 1. out may be x. Source
-  /// arXiv:1910.07467.
+  /// Computes out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]; weight null = 1. out may be x.
+  /// Source   arXiv:1910.07467.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t n, float* out);
-  /// x[i] += y[i].
+  /// Computes x[i] += y[i].
   void (*add)(float* x, const float* y, std::int64_t n);
-  /// x[i] *= factor.
+  /// Computes x[i] *= factor.
   void (*scale)(float* x, float factor, std::int64_t n);
-  /// out[i] = silu(gate[i]) * up[i]; out may be gate or up.
+  /// Computes out[i] = silu(gate[i]) * up[i]; out may be gate or up.
   void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
-  /// out[i] = gelu_tanh(gate[i]) * up[i], the tanh form of arXiv:1606.08415; out may be gate or up.
+  /// Computes out[i] = gelu_tanh(gate[i]) * up[i], the tanh form of arXiv:1606.08415; out may be
+  /// gate or up.
   void (*gelu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
-  /// x[i] = cap * tanh(x[i] / cap).
+  /// Computes x[i] = cap * tanh(x[i] / cap).
   void (*softcap)(float* x, float cap, std::int64_t n);
   /// Rotates pairs (x[i], x[i + half]) by the angles whose cosines and sines are given, i in [0,
   /// half).

@@ -4,21 +4,22 @@
 #include "kernels/linear_packed.inl.h"
 #include "kernels/x86/tile_config.inl.h"
 
-/// The int8 product of packed weights with many activation rows, in AMX tiles: the same integers
-/// and the same float operations in the same order as kernels/linear_packed.inl.h, so equal bits.
+/// Computes the int8 product of packed weights with many activation rows in AMX tiles: the same
+/// integers and the same float operations in the same order as kernels/linear_packed.inl.h, so
+/// equal bits.
 ///
 /// Symbols: M activation rows, N = 32 weight rows of a task (two groups of 16), C columns.
 ///
 /// A tile multiplication takes 16 cycles for 16 activation rows x 16 weight rows x 64 columns:
-/// 1,024 multiply-adds a cycle. What surrounds it must not take longer, so nothing is done per
-/// sub-block:
+/// 1,024 multiply-adds a cycle. The other instructions must not take longer, so none of them are
+/// per sub-block:
 ///
 /// * Blocks of 256. A weight's quant times its sub-block's integer scale, w = (q - offset) * scale,
 ///   has up to 14 bits. It is split once per task into two planes of int8, w = 128 * high + low,
 ///   and both are multiplied over the whole block: exact, at 512 multiply-adds a cycle. For each
 ///   sum of 256 columns about 13 vector instructions then apply the block's float scale and
 ///   minimums, for 16 weight rows at once: 416 for 32 activation rows, beside 256 cycles of tiles.
-///   They work on the tiles of the step before, so that both run at the same time.
+///   They work on the tiles of the previous step, so that both run at the same time.
 /// * Blocks of 32 have a float scale each: a tile takes one block (half a tile of columns, 512
 ///   multiply-adds a cycle), and three instructions per 16 sums follow, which bounds the product at
 ///   about 270 multiply-adds a cycle.
@@ -33,23 +34,23 @@ namespace {  // NOLINT(google-build-namespaces)
 
 using Lanes = SixteenLanes;
 
-constexpr int kColumns = 256;  ///< of a step
-constexpr int kGroups = 2;     ///< of 16 weight rows in a task
+constexpr int kColumns = 256;  ///< columns of a step
+constexpr int kGroups = 2;     ///< groups of 16 weight rows in a task
 constexpr int kPairRows = 32;  ///< activation rows of a step: two tiles
 constexpr int kPlaneBytes = kColumns * static_cast<int>(kPackedRows);
-constexpr int kSums = 16 * 16;  ///< of a tile
+constexpr int kSums = 16 * 16;  ///< sums of a tile
 
 constexpr TileConfig kConfig64 = ConfigFor(64), kConfig32 = ConfigFor(32);
 
-/// One thread's memory for a task.
+/// The memory of one thread for a task.
 struct alignas(64) Scratch {
   std::int8_t planes[kGroups][2][kPlaneBytes];  ///< low and high, [64 quads of columns][16 rows][4]
-  std::int32_t sums[2][4][kSums];               ///< of a step and of the one before
+  std::int32_t sums[2][4][kSums];               ///< sums of this step and the previous one
 };
 
 // Blocks of 256.
 
-/// What the end of a step needs to know of a group's block.
+/// The scales that the end of a step needs from a group's block.
 template <class Block>
 struct BlockScales {
   static constexpr int kWords = Block::kSubBlock == 32 ? 2 : 4;
@@ -103,10 +104,10 @@ void SplitPlanes(PackedAt block, const PackedScales<Lanes>& scales, std::int8_t*
   });
 }
 
-/// Where a step's results go and what scales them.
+/// The destination of a step's results and their scales.
 struct StepOutput {
   const std::int32_t* sums;  ///< low of rows 0 to 15 and 16 to 31, then high
-  const float* x_scales;     ///< of the first row's block
+  const float* x_scales;     ///< scales of the first row's block
   const std::int16_t* x_sums;
   std::int64_t scales_stride, sums_stride;
   float* totals;
@@ -135,7 +136,7 @@ MANYHEAD_INLINE void EndRow(const StepOutput& end, const BlockScales<Block>& sca
   _mm512_storeu_ps(out, total);
 }
 
-/// Multiplies 32 activation rows by a group's planes and, beside it, ends the step before.
+/// Multiplies 32 activation rows with a group's planes and meanwhile finishes the previous step.
 template <class Block>
 void SuperStep(const std::int8_t* x, std::int64_t stride, const std::int8_t* planes,
                std::int32_t* sums, const StepOutput& before, const BlockScales<Block>& scales,
@@ -163,7 +164,7 @@ void SuperStep(const std::int8_t* x, std::int64_t stride, const std::int8_t* pla
   _tile_stored(3, sums + 3 * kSums, 64);
 }
 
-/// All activation rows times one block of 256 columns of the task's groups.
+/// Multiplies all activation rows with one block of 256 columns of the task's groups.
 template <class Block>
 void SuperBlock(const TileInt8Task& task, std::int64_t b, int groups, Scratch& scratch) {
   const QuantizedRows& x = task.x;
@@ -203,7 +204,7 @@ void SuperBlock(const TileInt8Task& task, std::int64_t b, int groups, Scratch& s
 
 // Blocks of 32.
 
-/// Writes the quants of a group's block as one plane, its offset taken away.
+/// Writes the quants of a group's block as one plane, with the offset subtracted.
 template <class Block>
 void SmallPlane(PackedAt block, std::int8_t* plane) {
   Unroll<8>([&]<int i>() MANYHEAD_INLINE_LAMBDA {
@@ -225,7 +226,7 @@ struct SmallScales {
     _tile_stored(tile, sums, 64);               \
   }()
 
-/// 16 activation rows times `count` blocks of a group. `sums` has room for four tiles.
+/// Multiplies 16 activation rows with `count` blocks of a group. `sums` must hold four tiles.
 template <class Block>
 void SmallRows(const QuantizedRows& x, std::int64_t m, std::int64_t b, int count,
                const std::int8_t* plane, const SmallScales& scales, std::int32_t* sums,
@@ -261,7 +262,8 @@ void SmallRows(const QuantizedRows& x, std::int64_t m, std::int64_t b, int count
         total[i] = _mm512_fmadd_ps(scales.m[j], _mm512_set1_ps(x_sums[at]), total[i]);
     });
   };
-  // Two tiles ahead of what is added, so that stored sums are there when they are read.
+  // Multiplication runs two tiles ahead of addition, so that stored sums are ready when they are
+  // read.
   for (int j = 0; j < count + 2; ++j) {
     if (j < count) multiply(j);
     if (j >= 2) add(j - 2);
@@ -269,7 +271,7 @@ void SmallRows(const QuantizedRows& x, std::int64_t m, std::int64_t b, int count
   Unroll<16>([&]<int i>() MANYHEAD_INLINE_LAMBDA { _mm512_storeu_ps(totals + 32 * i, total[i]); });
 }
 
-/// All activation rows times up to 8 blocks of 32 columns of the task's groups.
+/// Multiplies all activation rows with up to 8 blocks of 32 columns of the task's groups.
 template <class Block>
 void SmallBlocks(const TileInt8Task& task, std::int64_t b, int groups, Scratch& scratch) {
   const std::int64_t left = task.cols / 32 - b;
@@ -290,7 +292,7 @@ void SmallBlocks(const TileInt8Task& task, std::int64_t b, int groups, Scratch& 
                        task.totals + m * 32 + 16 * g);
 }
 
-/// y = totals + bias.
+/// Computes y = totals + bias.
 void StoreTotals(const TileInt8Task& task) {
   for (std::int64_t r = 0; r < task.rows; r += 16) {
     const std::int64_t left = task.rows - r;

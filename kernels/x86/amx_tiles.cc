@@ -3,9 +3,9 @@
 #include "kernels/kernel_table.h"
 #include "kernels/x86/tile_config.inl.h"
 
-/// Products in tiles of bf16 with f32 sums.
+/// Computes products in tiles of bf16 with f32 sums.
 ///
-/// A step takes two tiles of weights and two of activations, 4 KiB, for four products of 16 cycles
+/// A step loads two tiles of weights and two of activations, 4 KiB, for four products of 16 cycles
 /// each: 512 multiply-adds a cycle against 64 bytes of loads, so a strip's weights should come from
 /// L1 and the activations from L2.
 
@@ -20,7 +20,7 @@ void Begin() { _tile_loadconfig(&kConfig); }
 
 void End() { _tile_release(); }
 
-/// rows[i] lane j <-> rows[j] lane i, of 32 bits.
+/// Exchanges lane j of rows[i] with lane i of rows[j], lanes of 32 bits.
 void Transpose(__m512i (&rows)[16]) {
   __m512i pairs[16];
   for (int i = 0; i < 16; i += 2) {
@@ -47,7 +47,7 @@ void Transpose(__m512i (&rows)[16]) {
   for (int i = 0; i < 16; ++i) rows[i] = pairs[i];
 }
 
-/// 32 f32, the first n of them in memory, as bf16.
+/// Loads 32 f32, the first n of them from memory, as bf16.
 __m512i LoadBf16(const float* p, std::int64_t n) {
   const auto lanes = [](std::int64_t count) {
     return static_cast<__mmask16>(count >= 16 ? 0xffff : count <= 0 ? 0 : (1 << count) - 1);
@@ -76,7 +76,7 @@ void Narrow(const float* x, std::int64_t n, std::uint16_t* out) {
   }
 }
 
-/// Two tiles of weights times two blocks of activations. Tiles 0 to 3 hold the sums.
+/// Multiplies two tiles of weights with two blocks of activations. Tiles 0 to 3 hold the sums.
 void MultiplyPair(const TileTask& task, const std::uint16_t* x, float* sums) {
   constexpr std::int64_t kX = 64;  // bytes of a row of a tile of activations
   const std::int64_t w = task.cols * 2, c = task.sums_stride * 4;
@@ -111,7 +111,7 @@ void MultiplyPair(const TileTask& task, const std::uint16_t* x, float* sums) {
   _tile_stored(3, lower + kTileRows, c);
 }
 
-/// The same for one block of activations.
+/// Does the same for one block of activations.
 void MultiplyOne(const TileTask& task, const std::uint16_t* x, float* sums) {
   constexpr std::int64_t kX = 64;
   const std::int64_t w = task.cols * 2, c = task.sums_stride * 4;

@@ -14,11 +14,12 @@ struct alignas(64) TileConfig {
   std::uint8_t rows[16] = {};
 };
 
-/// Tiles 0 to 3 hold 16 x 16 sums of 32 bits. Tiles 4 and 5 have 16 rows of the left matrix, with
-/// `depth` bytes each; 6 and 7 have as many of the right one, four to each of 16 columns.
+/// Describes the tiles: 0 to 3 hold 16 x 16 sums of 32 bits. Tiles 4 and 5 have 16 rows of the left
+/// matrix, with `depth` bytes each; 6 and 7 have as many of the right one, four to each of 16
+/// columns.
 ///
-/// A config is to lie in memory for good: GCC 12 takes the intrinsic that loads it to read 8 bytes
-/// only, and drops writes to the rest.
+/// A config must be in static memory: GCC 12 assumes that the intrinsic which loads it reads only 8
+/// bytes, and drops writes to the rest.
 constexpr TileConfig ConfigFor(int depth) {
   TileConfig config;
   for (int t = 0; t < 8; ++t) {
