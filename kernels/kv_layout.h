@@ -5,9 +5,9 @@
 
 #include "manyhead/types.h"
 
-/// Describes a page of N tokens, with the keys and values of one head: N / 16 tiles of keys, then N /
-/// 16 tiles of values, a tile holding 16 tokens. Pages, V and the tiles of int8 and int4 start on
-/// multiples of 64 bytes; tiles of the other types lie close together.
+/// Describes a page of N tokens, with the keys and values of one head: N / 16 tiles of keys, then N
+/// / 16 tiles of values, a tile holding 16 tokens. Pages, V and the tiles of int8 and int4 start on
+/// multiples of 64 bytes; tiles of the other types are adjacent.
 ///
 ///   K tile   f32, f16, bf16  [D][16], token innermost. A dot product with 16 keys is then D
 ///                            broadcast-FMAs on whole vectors, without a horizontal sum, and a pass
