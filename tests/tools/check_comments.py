@@ -16,7 +16,7 @@ import sys
 FOLDERS = ("include", "kernels", "runtime", "tools", "tests", "bench")
 PLAIN = ("include/", "runtime/platform/", "runtime/linear/", "runtime/layer/", "runtime/model/",
          "runtime/formats/", "runtime/architecture/", "runtime/text/", "runtime/session/", "runtime/memory/",
-         "runtime/heads/", "runtime/calibrate/", "runtime/c_api/", "kernels/")
+         "runtime/heads/", "runtime/calibrate/", "runtime/c_api/", "kernels/", "tools/")
 LABELS = ("Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|Policies|Sharing|Growth|"
           "Memory|Handles|Structs|Numbers|Norms|Rotation|Groups")
 COMMENT = re.compile(r"^\s*//[/!]?(?!<)( ?)(.*)$")

@@ -1,5 +1,5 @@
-// A long text in little memory: what each head keeps is limited, and the whole cache has a hard
-// cap. budgeted_context MODEL.gguf
+// Evaluates a long sequence in little memory: each head keeps a limited number of tokens, and the
+// whole cache has a hard cap. budgeted_context MODEL.gguf
 #include <manyhead/manyhead.h>
 
 #include <iostream>

@@ -1,4 +1,4 @@
-// One long beginning, many answers: it is evaluated once, and its pages are shared.
+// Generates many answers to one long prefix, which is evaluated once; its pages are shared.
 // fork_prefix MODEL.gguf
 #include <manyhead/manyhead.h>
 

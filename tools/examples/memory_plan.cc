@@ -1,4 +1,4 @@
-// How long a context fits, before anything is loaded: memory_plan MODEL.gguf MEBIBYTES
+// Computes how long a context fits, before loading: memory_plan MODEL.gguf MEBIBYTES
 #include <manyhead/manyhead.h>
 
 #include <cstdlib>

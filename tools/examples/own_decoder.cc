@@ -1,5 +1,5 @@
-// Attention and its cache alone, inside a decoder loop of one's own: here a toy with random
-// weights, whose token-by-token decoding has to give the bits of one prefill.
+// Uses attention and its cache alone, inside the program's own decoder loop: here a toy with random
+// weights, whose decode steps must give the bits of one prefill.
 #include <manyhead/manyhead.h>
 
 #include <iostream>

@@ -1,4 +1,4 @@
-// Parallel work on the program's own pool of threads instead of the library's.
+// Runs parallel work on the program's own pool of threads instead of the library's.
 // own_executor MODEL.gguf PROMPT
 #include <manyhead/manyhead.h>
 

@@ -1,4 +1,4 @@
-/* Streams what a model makes of a prompt: stream_text_c MODEL.gguf PROMPT */
+/* Streams the text that a model generates: stream_text_c MODEL.gguf PROMPT */
 #include <manyhead/c_api.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// Streams what a model makes of a prompt: stream_text MODEL.gguf PROMPT
+// Streams the text that a model generates: stream_text MODEL.gguf PROMPT
 #include <manyhead/manyhead.h>
 
 #include <iostream>

@@ -1,4 +1,4 @@
-// Requests served by a pool of threads, each with a session of its own; the weights are there once.
+// Serves requests with a pool of threads, each with a session of its own; the weights are shared.
 // thread_pool MODEL.gguf PROMPT...
 #include <manyhead/manyhead.h>
 

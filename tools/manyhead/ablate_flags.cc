@@ -25,7 +25,7 @@ const char* const kAblationHelp =
 namespace {
 
 bool IsFile(const std::string& text) {
-  std::error_code ignored;  // of a text too long for a name
+  std::error_code ignored;  // set for a text that is too long for a name
   return std::filesystem::exists(text, ignored);
 }
 

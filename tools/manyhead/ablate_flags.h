@@ -9,29 +9,29 @@
 
 namespace manyhead::cli {
 
-/// How edits of heads are written, for the help of whatever takes them.
+/// Describes the form of edits, for the help of subcommands that read them.
 extern const char* const kAblationHelp;
 
 struct AblationFlags {
   std::string edits;  ///< empty: none
-  std::string means;  ///< file of the text that means are measured on
+  std::string means;  ///< file with the text that means are measured on
 };
 
-/// --ablate and --ablate-means.
+/// Adds --ablate and --ablate-means.
 void AddAblation(App app, AblationFlags* flags);
-/// --ablate-means alone.
+/// Adds --ablate-means alone.
 void AddAblationMeans(App app, AblationFlags* flags);
 
-/// The edits, in the form of the command line or as JSON, themselves or in a file; with the means
-/// that they need.
+/// Reads the edits, in the form of the command line or as JSON, from the flag or from a file;
+/// measures the means that they need.
 Result<Ablation> ReadAblation(const AblationFlags& flags, const Model& model,
                               const HeadTextOptions& options);
 
-/// Gives an empty session, made with `session_flags`, the ablation.
+/// Applies the ablation to an empty session that was made with `session_flags`.
 Status Ablate(const AblationFlags& flags, const SessionFlags& session_flags, const Model& model,
               Session& session);
 
-/// How a text is evaluated, as a session with these flags would.
+/// Returns the options with which a session with these flags evaluates a text.
 HeadTextOptions ToHeadTextOptions(const SessionFlags& flags);
 
 }  // namespace manyhead::cli

@@ -15,10 +15,10 @@ namespace {
 
 constexpr int kWarmUps = 2;
 constexpr std::int64_t kFillTokens = 512;
-/// Rows (query head at a query) that are checked.
+/// Number of rows (query head at a query) that are checked.
 constexpr std::int64_t kCheckedRows = 6;
 
-/// Numbers in [-1, 1) that differ from run to run of the generator, not of the program.
+/// Generates numbers in [-1, 1) that differ from call to call, but not between runs of the program.
 class Numbers {
  public:
   float Next() {
@@ -85,7 +85,7 @@ Result<FilledCache> Fill(const AttentionShape& shape, Numbers& numbers) {
   return FilledCache{std::move(*cache), *sequence};
 }
 
-/// Row (t, h) in double precision, from what the cache holds.
+/// Computes row (t, h) in double precision from the numbers in the cache.
 Result<std::vector<double>> ReferenceRow(const AttentionParams& params, const FilledCache& filled,
                                          const AttentionShape& shape, const std::vector<float>& q,
                                          std::int64_t t, std::int64_t h) {

@@ -18,7 +18,8 @@ constexpr std::int64_t kMinBuffer = std::int64_t{1} << 26;
 constexpr std::int64_t kMeasureNanoseconds = 300'000'000;
 constexpr int kMaxPasses = 20;
 
-/// Four times the last cache, so that at most a quarter of a pass can come from it.
+/// Returns four times the size of the last cache, so that at most a quarter of a pass can come from
+/// it.
 std::int64_t BufferBytes() {
   std::int64_t largest = 0;
   for (const CpuCache& cache : CpuCaches()) largest = std::max(largest, cache.size_bytes);
@@ -28,7 +29,7 @@ std::int64_t BufferBytes() {
   return bytes & ~std::int64_t{4095};
 }
 
-/// Pages that are filled by the threads that will read them.
+/// A buffer whose pages are filled by the threads that will read them.
 class Buffer {
  public:
   explicit Buffer(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {
@@ -51,7 +52,7 @@ class Buffer {
   std::uint64_t* data_ = nullptr;
 };
 
-/// Several sums, because one would wait for each addition before the next load counts.
+/// Reads with several sums, since with a single one each load would wait for the previous addition.
 std::uint64_t ReadAll(const std::uint64_t* data, std::int64_t count) {
   constexpr std::int64_t kSums = 32;
   std::array<std::uint64_t, kSums> sums{};

@@ -28,14 +28,14 @@ struct Flags {
   bool profile = false, profile_heads = false;
 };
 
-/// What the rows of one session share.
+/// The settings that the rows of one session share.
 struct Setting {
   SessionOptions options;
   int threads = 0;
   Isa isa = Isa::kScalar;
   Team team = Team::kOwn;
   std::int64_t kv_bytes_per_token = 0;
-  double bandwidth = 0;  ///< measured, bytes per second
+  double bandwidth = 0;  ///< measured value, bytes per second
   bool profiles_heads = false;
 };
 
@@ -44,13 +44,14 @@ struct Row {
   BenchResult result;
 };
 
-/// What was measured: rows, or with --profile profiles.
+/// The results: rows, or with --profile profiles.
 struct Outcome {
   std::vector<Row> rows;
   std::vector<Profile> profiles;
 };
 
-/// Part of the measured bandwidth that decoding used, in percent; negative where it says nothing.
+/// Returns the percentage of the measured bandwidth that decoding used; negative where there is
+/// none.
 double BandwidthPercent(const Model& model, const Row& row) {
   if (row.result.test.n_gen == 0 || row.setting.bandwidth <= 0) return -1;
   const double bytes =
@@ -122,7 +123,7 @@ void PrintTable(const Model& model, const std::vector<Row>& rows) {
                   FormatFixed(rows.front().setting.bandwidth / 1e9, 1) + " GB/s\n");
 }
 
-/// The rows of one thread count.
+/// Runs the tests of one thread count.
 Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
                   const std::vector<BenchTest>& tests, Outcome* outcome) {
   Setting setting;
@@ -138,7 +139,7 @@ Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
   setting.isa = session->isa();
   if (const Result<Team> team = SelectTeam(); team.ok()) setting.team = *team;
   setting.kv_bytes_per_token = session->cache().bytes_per_token();
-  HeadProfile heads;  // taken for what that costs
+  HeadProfile heads;  // only its cost is of interest
   if (flags.profile_heads)
     if (Status status = session->SetHeadProfile(&heads); !status.ok()) return status;
   setting.profiles_heads = flags.profile_heads;
@@ -159,7 +160,8 @@ Status RunSession(const Model& model, const Flags& flags, std::int64_t threads,
   return {};
 }
 
-/// Measured after every run, because its buffer would count as peak memory of what comes later.
+/// Measures the bandwidth after every run, since its buffer would count as peak memory of later
+/// runs.
 void AddBandwidth(Outcome* outcome) {
   std::map<int, Roofline> by_threads;
   const auto roofline_of = [&](Isa isa, int threads) {

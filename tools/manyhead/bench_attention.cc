@@ -27,7 +27,7 @@ struct Flags {
   std::string format;
 };
 
-/// Calls fn for every combination of the values in `lists`, the last list turning fastest.
+/// Calls fn for every combination of the values in `lists`; the last list changes fastest.
 template <class Fn>
 void ForEachCombination(const std::vector<std::vector<std::int64_t>>& lists, Fn&& fn) {
   std::vector<std::size_t> at(lists.size(), 0);
@@ -70,7 +70,7 @@ std::vector<AttentionShape> ShapesOf(const Flags& flags) {
   return shapes;
 }
 
-/// What the flags' own ranges leave open, in their names.
+/// Checks what the ranges of single flags do not cover, and names the flags.
 Status CheckShape(const AttentionShape& shape) {
   const auto number = [](std::int64_t n) { return " " + std::to_string(n); };
   std::string message;
@@ -87,7 +87,7 @@ Status CheckShape(const AttentionShape& shape) {
   return Status(StatusCode::kInvalidArgument, "bench attention: " + message);
 }
 
-/// TimeAttention, whose tensors a machine may not have the memory for.
+/// Calls TimeAttention, and reports an error where the machine lacks the memory.
 Result<std::optional<AttentionTiming>> Time(const AttentionShape& shape, std::int64_t repetitions) {
   try {
     return TimeAttention(shape, repetitions);
@@ -101,7 +101,7 @@ Result<std::optional<AttentionTiming>> Time(const AttentionShape& shape, std::in
   }
 }
 
-/// Least time the machine could take over the median.
+/// Returns the least time that the machine could take divided by the median.
 double OfRoofline(const AttentionTiming& timing, const Roofline& machine) {
   return machine.Bound(static_cast<double>(timing.bytes), static_cast<double>(timing.flops)) /
          timing.median_seconds;

@@ -8,30 +8,31 @@
 
 namespace manyhead::cli {
 
-/// One row of a benchmark: the prompt's prefill or the decoding of tokens, after `depth` tokens.
+/// One row of a benchmark: the prefill of a prompt or the decoding of tokens, after `depth` tokens.
 struct BenchTest {
   std::int64_t n_prompt = 0;  ///< 0 in a decode test
   std::int64_t n_gen = 0;     ///< 0 in a prefill test
   std::int64_t n_depth = 0;
 };
 
-/// Every depth with every prompt length, then with every number of generated tokens; zeros are
-/// skipped.
+/// Returns every depth with every prompt length, then with every number of generated tokens; zeros
+/// are skipped.
 std::vector<BenchTest> PlanTests(const std::vector<std::int64_t>& prompts,
                                  const std::vector<std::int64_t>& gens,
                                  const std::vector<std::int64_t>& depths);
 
-/// "pp512", "tg64 @ d4096".
+/// Returns e.g. "pp512" or "tg64 @ d4096".
 std::string TestName(const BenchTest& test);
 
-/// What one KV head costs.
+/// The cost of one KV head.
 struct KvHeadCost {
   std::int64_t bytes_per_token = 0;
-  std::int64_t most_tokens = INT64_MAX;  ///< that a decode step reads, by its policy
+  std::int64_t most_tokens = INT64_MAX;  ///< tokens that a decode step reads at most, by the policy
 };
 
-/// Cache bytes that decoding reads per token, the mean over `n_gen` tokens after `n_depth`: a layer
-/// with a window reads no more than that, a head no more than its policy keeps.
+/// Returns the cache bytes that decoding reads per token, the mean over `n_gen` tokens after
+/// `n_depth`: a layer with a window reads no more than the window, a head no more than its policy
+/// keeps.
 std::int64_t KvReadBytesPerToken(const ModelConfig& config,
                                  const std::vector<std::vector<KvHeadCost>>& heads,
                                  const BenchTest& test);

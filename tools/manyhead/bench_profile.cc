@@ -13,7 +13,8 @@ double PerStep(const ProfileResult& result) {
   return 1 / static_cast<double>(std::max<std::int64_t>(1, result.profile.steps));
 }
 
-/// The names of the products that a phase takes in the roles of the test, each once.
+/// Returns the names of the products that a phase uses in the roles of the test, without
+/// duplicates.
 std::string ProductOf(const ProfileResult& result, StepPhase phase) {
   std::vector<std::string> names;
   const auto add = [&](const std::string& name) {
@@ -44,7 +45,7 @@ Json RowJson(const ProfileRow& row) {
   return json;
 }
 
-/// The profile without its rows.
+/// Returns the profile without its rows.
 Json HeadJson(const Model& model, const Profile& profile) {
   const SessionOptions& options = profile.setting.options;
   const ProfileResult& result = profile.result;

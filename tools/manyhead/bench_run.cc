@@ -13,9 +13,9 @@
 namespace manyhead::cli {
 namespace {
 
-/// Decoded before the counted runs, which takes every allocation and page fault out of them.
+/// Tokens decoded before the counted runs, so that these contain no allocation or page fault.
 constexpr std::int64_t kWarmUpTokens = 4;
-/// Appended at a time to reach the depth, so that progress can be shown.
+/// Tokens appended at a time to reach the depth, so that progress can be shown.
 constexpr std::int64_t kFillStep = 512;
 constexpr std::int64_t kPromptStep = 2048;
 
@@ -34,7 +34,7 @@ BenchRunner::BenchRunner(const Model& model, Session& session, NanosecondClock c
     : model_(&model), session_(&session), clock_(std::move(clock)) {}
 
 TokenId BenchRunner::IdAt(std::int64_t position) const {
-  // A multiplicative hash spreads the ids over the vocabulary; what they say does not matter.
+  // A multiplicative hash spreads the ids over the vocabulary; their meaning does not matter.
   const std::uint64_t mixed = (static_cast<std::uint64_t>(position) + 1) * 0x9E3779B97F4A7C15U;
   const auto vocab = static_cast<std::uint64_t>(model_->config().vocab_size);
   return static_cast<TokenId>((mixed >> 33) % vocab);

@@ -22,7 +22,7 @@ struct BenchResult {
   std::vector<double> samples_ts;  ///< tokens per second of each repetition
   MeanAndDeviation ns, ts;
   std::int64_t kv_read_bytes_per_token = 0;  ///< mean over the decoded tokens; 0 in a prefill test
-  std::string ids_checksum;                  ///< of the greedy ids
+  std::string ids_checksum;                  ///< checksum of the greedy ids
   std::int64_t peak_resident_bytes = 0;
   std::string test_time;  ///< start, ISO 8601, UTC
 };
@@ -33,12 +33,12 @@ class BenchRunner {
  public:
   BenchRunner(const Model& model, Session& session, NanosecondClock clock);
 
-  /// One run that is not counted, then `repetitions`. Nothing when it was interrupted before the
-  /// first was done.
-  /// Errors   what the session says; kUnsupported when two repetitions give different ids.
+  /// Runs the test once without counting, then `repetitions` times. Returns nothing when it was
+  /// interrupted before the first counted run ended.
+  /// Errors   those of the session; kUnsupported when two repetitions give different ids.
   Result<std::optional<BenchResult>> Run(const BenchTest& test, std::int64_t repetitions);
 
-  /// As Run, with a profile of the steps. Nothing when it was interrupted.
+  /// Does the same as Run, with a profile of the steps. Returns nothing when it was interrupted.
   Result<std::optional<ProfileResult>> Profile(const BenchTest& test, std::int64_t repetitions);
 
  private:
@@ -56,11 +56,11 @@ class BenchRunner {
   const Model* model_;
   Session* session_;
   NanosecondClock clock_;
-  std::int64_t fixed_ = 0;  ///< how many tokens of the session's beginning are the fixed ids
+  std::int64_t fixed_ = 0;  ///< number of first tokens of the session that are fixed ids
   Status status_;
-  TokenId best_id_ = 0;           ///< of the last logits
-  std::int64_t sampling_ns_ = 0;  ///< to find it, summed up
-  std::vector<TokenId> ids_;      ///< greedy ids of the run in hand
+  TokenId best_id_ = 0;           ///< best token by the last logits
+  std::int64_t sampling_ns_ = 0;  ///< total time spent to find it
+  std::vector<TokenId> ids_;      ///< greedy ids of the current run
 };
 
 }  // namespace manyhead::cli

@@ -91,7 +91,7 @@ std::vector<std::string> LossRow(const char* name, const KvLoss& loss, const KvL
           number(loss.held_out_nll)};
 }
 
-/// How many heads got what, most first.
+/// Formats how many heads got which types and policy, the most frequent first.
 std::string FormatMix(const std::vector<std::vector<KvHeadParams>>& heads) {
   std::map<std::string, int> counts;
   for (const std::vector<KvHeadParams>& layer : heads)

@@ -27,7 +27,7 @@ Status SystemError(const char* action) {
                 std::string("cannot ").append(action).append(": ").append(std::strerror(errno)));
 }
 
-/// What the child says: {"value": ...} or {"code": ..., "message": ...}.
+/// Returns the answer of the child: {"value": ...} or {"code": ..., "message": ...}.
 std::string Answer(const std::function<Result<Json>()>& job) {
   Json answer;
   try {
@@ -46,11 +46,11 @@ std::string Answer(const std::function<Result<Json>()>& job) {
 }
 
 [[noreturn]] void RunChild(const std::function<Result<Json>()>& job, int out) {
-  WriteAll(out, Answer(job));  // where that fails the parent sees no answer, and says so
-  _exit(0);                    // not exit: the parent's atexit handlers are not the child's
+  WriteAll(out, Answer(job));  // where that fails, the parent sees no answer and reports it
+  _exit(0);                    // not exit: the parent's atexit handlers must not run in the child
 }
 
-/// All that comes from `in`; passes Ctrl-C on to `child`, which may not be of this terminal.
+/// Reads all bytes from `in`; passes Ctrl-C on to `child`, which may belong to another terminal.
 std::string ReadAll(int in, pid_t child) {
   std::string text;
   std::array<char, 4096> block{};
@@ -83,7 +83,7 @@ Result<std::optional<ChildProcessResult>> RunInChildProcess(
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
-    // Nothing measures on when the parent is gone, whatever ended it.
+    // The child ends with its parent, for whatever reason the parent ends.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     close(pipe_ends[0]);

@@ -9,15 +9,15 @@
 
 namespace manyhead::cli {
 
-/// What a job came to in a process of its own.
+/// The result of a job in a child process.
 struct ChildProcessResult {
   Json value;
-  std::int64_t peak_resident_bytes = 0;  ///< of that process, as the kernel counts it
+  std::int64_t peak_resident_bytes = 0;  ///< peak memory of that process, as the kernel counts it
 };
 
-/// Runs `job` in a child process, so that the memory it takes is its own and goes away with it.
-/// Ctrl-C reaches the job as Interrupted(); what it then returns does not count. The caller has no
-/// threads.
+/// Runs `job` in a child process, so that its memory is counted separately and released with the
+/// process. Ctrl-C reaches the job as Interrupted(); its result is then ignored. The caller must
+/// have no other threads.
 ///
 /// Returns nothing when it was interrupted.
 /// Errors   those of the job; kIoError where the process ends early.

@@ -6,8 +6,8 @@
 
 namespace manyhead::cli {
 
-/// A subcommand: its options are added to `app` when it is made; `run` does the work and gives the
-/// exit code.
+/// A subcommand: its options are added to `app` when it is made; `run` does the work and returns
+/// the exit code.
 struct Command {
   App app;
   std::function<int()> run;
@@ -18,10 +18,10 @@ Command AddTokenize(App parent);
 Command AddPerplexity(App parent);
 Command AddCalibrate(App parent);
 Command AddBench(App parent);
-/// Below `bench`.
+/// The following is a subcommand of `bench`.
 Command AddBenchAttention(App bench);
 Command AddHeads(App parent);
-/// Below `heads`.
+/// The following are subcommands of `heads`.
 Command AddHeadsAblate(App heads);
 Command AddHeadsProfile(App heads);
 Command AddHeadsPrune(App heads);

@@ -10,8 +10,8 @@
 namespace manyhead::cli {
 namespace {
 
-/// Whether the call that gave `error` is worth another try, after waiting for `events` where it
-/// found the descriptor not ready.
+/// Returns true where the call that set `error` should be repeated; waits for `events` first where
+/// the descriptor was not ready.
 bool MayRetry(int error, int descriptor, short events) {
   if (error == EINTR) return true;
   if (error != EAGAIN && error != EWOULDBLOCK) return false;

@@ -6,8 +6,8 @@
 
 namespace manyhead::cli {
 
-// Descriptors that were inherited may be set to O_NONBLOCK by whoever shares them, at any time.
-// These functions wait until such a descriptor is ready.
+// These functions wait until a descriptor is ready: another process that shares an inherited
+// descriptor may set it to O_NONBLOCK at any time.
 
 /// Writes all of `bytes`. Returns 0, or the errno of the write that failed.
 int WriteAll(int descriptor, std::string_view bytes);

@@ -9,7 +9,8 @@
 namespace manyhead::cli {
 namespace {
 
-// Independent chains, enough for two FMA ports of latency 4 or 5 and few enough for 16 registers.
+// Number of independent chains: enough for two FMA ports of latency 4 or 5 and few enough for 16
+// registers.
 constexpr int kChains = 12;
 constexpr std::int64_t kSteps = 1 << 16;
 constexpr int kPasses = 40;
@@ -19,8 +20,8 @@ struct Vectors {
   typedef float Type __attribute__((vector_size(4 * kLanes)));
 };
 
-/// Multiplies and adds in vectors of `kLanes` numbers, fused where the caller's target can. Inlined
-/// into functions of different targets.
+/// Multiplies and adds in vectors of `kLanes` numbers, fused where the caller's target supports it.
+/// It is inlined into functions of different targets.
 template <int kLanes>
 [[gnu::always_inline]] inline float Spin(float start) {
   using Vector = typename Vectors<kLanes>::Type;
@@ -38,7 +39,7 @@ template <int kLanes>
 
 [[gnu::target("avx512f")]] float SpinAvx512(float start) { return Spin<16>(start); }
 [[gnu::target("avx2,fma")]] float SpinAvx2(float start) { return Spin<8>(start); }
-/// Multiplies and adds apart: what baseline x86-64 has.
+/// Multiplies and adds separately, as baseline x86-64 does.
 float SpinBaseline(float start) { return Spin<4>(start); }
 
 }  // namespace

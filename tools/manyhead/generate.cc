@@ -38,13 +38,14 @@ struct Flags {
   bool HasPrompt() const { return text.text || text.file || prompt_ids; }
 };
 
-/// A seed that fits in the numbers of every JSON reader.
+/// Returns a seed that every JSON reader can represent.
 std::uint64_t RandomSeed() { return std::random_device()(); }
 
-/// Whether a text of `bytes` bytes may have as few tokens as `session` holds. A text that is far
-/// too long is refused before the time and the memory of tokenizing it are spent.
+/// Checks that a text of `bytes` bytes may have as few tokens as `session` holds. A text that is
+/// far too long is refused before tokenizing it costs time and memory.
 Status CheckTextLength(const Tokenizer& tokenizer, const Session& session, std::size_t bytes) {
-  constexpr std::int64_t kMostShrink = 4;  // of bytes, where a tokenizer composes characters first
+  // Factor in bytes by which composing characters may shorten a text.
+  constexpr std::int64_t kMostShrink = 4;
   std::size_t longest = 1;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id)
     longest = std::max(longest, tokenizer.Piece(id, true).size());
@@ -56,7 +57,8 @@ Status CheckTextLength(const Tokenizer& tokenizer, const Session& session, std::
               " tokens of up to " + std::to_string(longest) + " bytes"};
 }
 
-/// What the flags add to the text; the beginning of a text only if there is none yet.
+/// Returns the ids of the prompt that the flags add; the begin token only if the session holds
+/// none.
 Result<std::vector<TokenId>> PromptIds(const Flags& flags, const Tokenizer& tokenizer,
                                        const Session& session) {
   if (flags.prompt_ids) return *flags.prompt_ids;
@@ -139,7 +141,7 @@ Result<Session> CreateSession(const Model& model, const Flags& flags) {
   return status.ok() ? std::move(session) : Result<Session>(status);
 }
 
-/// Puts what a saved session holds into `session`, and its tokens before `prompt`.
+/// Restores a saved session into `session`, and puts its tokens before `prompt`.
 Status LoadSession(const Flags& flags, Session& session, std::vector<TokenId>& prompt) {
   if (flags.load_session.empty()) return {};
   const Status status = session.Restore(flags.load_session, {flags.convert_session});
@@ -147,7 +149,8 @@ Status LoadSession(const Flags& flags, Session& session, std::vector<TokenId>& p
   return status;
 }
 
-/// The last token has been drawn, but not evaluated: then the next run would draw it again.
+/// Saves the session. The last token has been drawn but not evaluated: without it the next run
+/// would draw it again.
 Status SaveSession(const Flags& flags, Session& session, std::size_t prompt_tokens,
                    const GenerateResult& result) {
   if (flags.save_session.empty()) return {};
@@ -158,7 +161,7 @@ Status SaveSession(const Flags& flags, Session& session, std::size_t prompt_toke
   return session.Save(flags.save_session);
 }
 
-/// What follows the generated text.
+/// Prints the lines after the generated text.
 void PrintEnd(const Model& model, const Session& session, const GenerateOptions& options,
               const GenerateResult& result) {
   Stdout::Write("\n");
@@ -189,7 +192,8 @@ int Run(const Flags& flags) {
   options.cancel = &Interrupted();
   Progress prefill("reading the prompt", "tokens");
   Progress decode("generating", "tokens");
-  // Not before the session has accepted it: a refused prompt leaves standard output empty.
+  // The prompt is shown after the session has accepted it: a refused prompt leaves standard output
+  // empty.
   bool prompt_shown = !human;
   const auto show_prompt = [&] {
     if (prompt_shown) return;
@@ -199,8 +203,7 @@ int Run(const Flags& flags) {
   options.on_prefill = [&](std::int64_t done, std::int64_t total) {
     prefill.Update(done, total);
     if (done != total) return;
-    prefill.Clear();  // before the prompt, whose last line it would otherwise overwrite
-    show_prompt();
+    show_prompt();  // before the prompt, so as not to overwrite its last line
   };
   options.on_text = [&](std::string_view text) {
     show_prompt();

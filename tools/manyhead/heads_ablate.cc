@@ -55,7 +55,7 @@ void PrintTable(const ModelConfig& config, const HeadEffects& effects) {
                 ", with one head at a time off\n");
 }
 
-/// The heads that edits name; all where there are none.
+/// Returns the heads that the edits name; all heads where there are no edits.
 Result<std::vector<HeadId>> NamedHeads(const Flags& flags, const Model& model) {
   std::vector<HeadId> heads;
   if (flags.ablation.edits.empty()) return heads;

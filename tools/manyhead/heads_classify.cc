@@ -91,7 +91,7 @@ Json ProbesJson(const HeadClassification& classification) {
   return probes;
 }
 
-/// What a class rests on, where its name does not say it.
+/// Returns the reason for a class, where its name does not say it.
 std::string Detail(const HeadReport& report) {
   const HeadScores& scores = report.scores;
   switch (report.head_class) {

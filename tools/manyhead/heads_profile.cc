@@ -30,7 +30,7 @@ struct Flags {
   std::int64_t gen = 0;
 };
 
-/// Tokens between two looks at the clock and at Ctrl-C.
+/// Tokens between two checks of the clock and of Ctrl-C.
 constexpr std::int64_t kStep = 512;
 
 Status NotEnough(const char* what, std::int64_t count, const char* limit, std::int64_t least) {
@@ -51,7 +51,7 @@ Status AppendText(Session& session, std::span<const TokenId> ids, std::int64_t t
   return {};
 }
 
-/// The text, or with --n-gen the tokens that follow it.
+/// Evaluates the text, or with --n-gen the tokens that follow it.
 Status Collect(Session& session, std::span<const TokenId> ids, const Flags& flags,
                HeadProfile* profile) {
   Progress progress("profiling", "tokens");

@@ -31,11 +31,11 @@ struct Flags {
   bool uniform = false, widen = false;
 };
 
-/// What a model takes and how fast it goes, at the end of the text.
+/// The memory and the speed of a model at the end of the text.
 struct Cost {
   std::int64_t kv_bytes = 0;
   std::int64_t weight_bytes = 0;
-  double prefill_rate = 0;  ///< tokens a second
+  double prefill_rate = 0;  ///< tokens per second
   double decode_rate = 0;
 };
 
@@ -43,7 +43,7 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Decodes some tokens after the text, whatever they are.
+/// Decodes some tokens after the text; their ids do not matter.
 Result<Cost> MeasureCost(const Model& model, const Flags& flags, std::span<const TokenId> ids,
                          const std::string& kv_policy) {
   constexpr std::size_t kDecoded = 32;
@@ -65,7 +65,7 @@ Result<Cost> MeasureCost(const Model& model, const Flags& flags, std::span<const
   return cost;
 }
 
-/// Of the model that is left: the file that was written, or the policy.
+/// Measures the pruned model: the file that was written, or the policy.
 Result<Cost> MeasureCostAfter(const Model& model, const Flags& flags, const Pruning& pruning,
                               std::span<const TokenId> ids) {
   if (flags.gguf.empty()) return MeasureCost(model, flags, ids, FormatRemoved(pruning.removed));

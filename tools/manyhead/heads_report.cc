@@ -28,7 +28,7 @@ struct Flags {
   bool ascii = false, classify = false;
 };
 
-/// "3.5": layer and head.
+/// Parses "3.5": layer and head.
 std::optional<HeadId> ParseHead(const std::string& text) {
   const std::size_t dot = text.find('.');
   if (dot == std::string::npos) return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<HeadId> ParseHead(const std::string& text) {
   return HeadId{*layer, *head};
 }
 
-/// The classes of all heads, in the form of --classes.
+/// Returns the classes of all heads, in the form of --classes.
 Result<std::string> Classify(const Model& model, const Flags& flags) {
   Progress progress("classifying", "tokens");
   ClassifyOptions options;

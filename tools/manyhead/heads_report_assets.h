@@ -2,7 +2,7 @@
 
 namespace manyhead::cli {
 
-// The files of report/, as the build found them.
+// The contents of the files of report/ at build time.
 extern const char* const kReportPage;
 extern const char* const kReportStyle;
 extern const char* const kReportScript;

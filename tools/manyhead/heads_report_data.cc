@@ -14,7 +14,7 @@
 namespace manyhead::cli {
 namespace {
 
-/// Bytes of all weights: what a page can hold and still open at once.
+/// Largest number of bytes of all weights: a page of this size still opens at once.
 constexpr std::int64_t kMaxWeights = std::int64_t{6} << 20;
 constexpr std::int64_t kStep = 512;
 
@@ -22,7 +22,7 @@ Status Invalid(const std::string& what) {
   return Status(StatusCode::kInvalidArgument, "heads report: " + what);
 }
 
-/// Metrics that a profile gives, in the order of their values.
+/// Returns the metrics of a profile, in the order of their values.
 const std::vector<HeadsReport::Metric>& ProfileMetrics() {
   static const std::vector<HeadsReport::Metric> metrics = {
       {"entropy", "Entropy", "nats",
@@ -59,7 +59,7 @@ std::vector<std::optional<double>> ValuesOf(const HeadStats& head, std::int64_t 
           bytes};
 }
 
-/// Takes the rows of the first tokens.
+/// Collects the rows of the first tokens.
 class WeightCollector {
  public:
   explicit WeightCollector(HeadsReport* report) : report_(report) {
@@ -91,7 +91,7 @@ std::int64_t TokensShown(const HeadsReport& report, std::int64_t text, std::int6
   return T;
 }
 
-/// Members of an object of a list of heads, with its head's index.
+/// Calls fn for each object in a list of heads, with its head's index.
 template <class Fn>
 Status ForEachHead(const HeadsReport& report, const std::string& text, const char* what,
                    const Fn& fn) {
@@ -137,7 +137,7 @@ Status AddClasses(const std::string& text, HeadsReport* report) {
   return {};
 }
 
-/// The rise of the loss for each head, nothing where it was not measured.
+/// Reads the rise of the loss for each head; it is absent where it was not measured.
 Status ReadEffects(const std::string& text, const HeadsReport& report,
                    std::vector<std::optional<double>>* rises) {
   if (text.empty()) return {};
@@ -228,7 +228,7 @@ Status Evaluate(Session& session, std::span<const TokenId> ids) {
   return {};
 }
 
-/// The character at the front of `bytes`, and its length; length 0 for what is no UTF-8.
+/// The first character of `bytes`, and its length; length 0 for bytes that are not UTF-8.
 struct Character {
   char32_t code = 0;
   std::size_t length = 0;
@@ -250,7 +250,7 @@ Character FirstOf(std::string_view bytes) {
   return {code, length};
 }
 
-/// Characters that show nothing, break lines or turn the direction of what follows.
+/// Returns true for characters that show nothing, break lines or change the direction of text.
 bool IsUnsafe(char32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || c == 0x180E ||
          (c >= 0x200B && c <= 0x200F) || (c >= 0x2028 && c <= 0x202E) ||
@@ -313,7 +313,7 @@ Result<HeadsReport> CollectHeadsReport(const Model& model, const SessionOptions&
   if (status.ok()) status = ReadEffects(options.effects, report, &rises);
   if (!status.ok()) return status;
 
-  HeadProfile profile;  // what the session writes to outlives it
+  HeadProfile profile;  // must outlive the session, which writes to it
   Result<Session> session = Session::Create(model, session_options);
   if (!session.ok()) return session.status();
   if (std::ssize(ids) > session->context())

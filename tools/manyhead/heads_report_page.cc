@@ -31,7 +31,7 @@ std::string EscapeHtml(std::string_view text) {
   return out;
 }
 
-/// JSON that holds none of the characters by which a script element or a comment could end.
+/// Returns JSON without the characters by which a script element or a comment could end.
 std::string ScriptJson(const Json& json) {
   std::string out;
   for (const char c : json.dump()) {
@@ -60,7 +60,7 @@ void AppendBase64(std::span<const std::uint8_t> bytes, std::string* out) {
   }
 }
 
-/// Each head's triangle by itself, so that the page decodes those that are looked at.
+/// Encodes each head's triangle separately, so that the page decodes only those that are shown.
 std::string EncodeWeights(const HeadsReport& report) {
   std::string out;
   const auto size = static_cast<std::size_t>(report.triangle());
@@ -86,7 +86,8 @@ Json MemoryJson(const HeadsReport& report) {
   return rows;
 }
 
-/// The head to show first: the one that looks least at the first tokens and at the last.
+/// Returns the head to show first: the one with the least weight on the first tokens and on the
+/// last.
 std::size_t FirstShown(const HeadsReport& report) {
   std::size_t best = 0;
   double least = 3;
@@ -152,7 +153,8 @@ std::string HeadsReportPage(const HeadsReport& report) {
       {"%SCRIPT%", kReportScript}};
   std::string_view page = kReportPage;
   std::string out;
-  for (const auto& [name, text] : parts) {  // in the order of the page, whose parts are not read
+  // In the order of the page; inserted parts are not searched.
+  for (const auto& [name, text] : parts) {
     const std::size_t place = page.find(name);
     out.append(page.substr(0, place)).append(text);
     page.remove_prefix(place + name.size());

@@ -6,7 +6,7 @@
 
 namespace manyhead::cli {
 
-/// The report as one HTML page, which loads nothing and whose script runs as it is.
+/// Returns the report as one HTML page, which loads nothing and needs no build step for its script.
 std::string HeadsReportPage(const HeadsReport& report);
 
 /// The report for a terminal: the grid of heads by one metric in shades, and one head's weights.

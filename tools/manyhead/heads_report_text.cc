@@ -11,7 +11,7 @@ namespace manyhead::cli {
 namespace {
 
 constexpr std::string_view kShades = " .:-=+*#%@";
-constexpr std::int64_t kMostColumns = 120;  // of a matrix
+constexpr std::int64_t kMostColumns = 120;  // largest number of columns of a matrix
 constexpr std::size_t kLabel = 14;
 
 Status Invalid(const std::string& what) {
@@ -23,12 +23,12 @@ char Shade(double share) {
   return kShades[static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * last))];
 }
 
-/// ASCII of at most `width` columns, aligned left; other characters as question marks.
+/// Returns ASCII of at most `width` columns, aligned left; other characters become question marks.
 std::string Label(std::string_view text, std::size_t width) {
   std::string out;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if ((byte & 0xC0U) == 0x80) continue;  // the rest of a character
+    if ((byte & 0xC0U) == 0x80) continue;  // a continuation byte of a character
     out += byte < 0x80 ? c : '?';
   }
   if (out.size() > width) out = out.substr(0, width - 1) + "~";
@@ -47,7 +47,7 @@ std::string Summary(const HeadsReport& report) {
   return out;
 }
 
-/// One row of shades per layer, each head two columns wide.
+/// Draws one row of shades per layer, each head two columns wide.
 std::string Grid(const HeadsReport& report, std::size_t metric) {
   double least = std::numeric_limits<double>::infinity(), most = -least;
   for (const auto& values : report.heads)

@@ -106,7 +106,7 @@ std::string FormatShape(const std::vector<std::int64_t>& shape) {
   return text + "]";
 }
 
-/// The base that the layer rotates by; nothing where positions are learned.
+/// Returns the base that the layer rotates by; nothing where positions are learned.
 std::optional<double> RopeBase(const ModelConfig& config, const LayerConfig& layer) {
   if (config.positions != PositionKind::kRotary) return std::nullopt;
   return config.ropes.at(static_cast<std::size_t>(layer.rope)).base;

@@ -4,13 +4,13 @@
 
 namespace manyhead::cli {
 
-/// From now on the first Ctrl-C sets Interrupted(); the second ends the process as usual.
+/// Installs a handler: the first Ctrl-C sets Interrupted(); the second ends the process as usual.
 void CatchInterrupt();
 
-/// Set by Ctrl-C; also what GenerateOptions::cancel takes.
+/// The flag that Ctrl-C sets; GenerateOptions::cancel can point to it.
 const std::atomic<bool>& Interrupted() noexcept;
 
-/// Ends the job in hand as Ctrl-C would, e.g. when nobody reads the output any more.
+/// Ends the current job as Ctrl-C would, e.g. when nobody reads the output any more.
 void Interrupt() noexcept;
 
 }  // namespace manyhead::cli

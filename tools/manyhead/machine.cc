@@ -12,7 +12,7 @@
 namespace manyhead::cli {
 namespace {
 
-/// The value after "key : " in a file of such lines; "" if there is none.
+/// Returns the value after "key : " in a file of such lines; "" if there is none.
 std::string FindValue(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -32,7 +32,7 @@ std::string ReadLine(const std::string& path) {
   return line;
 }
 
-/// "32K", "2048K", "300M" as bytes; 0 for anything else.
+/// Returns "32K", "2048K", "300M" as bytes; 0 for anything else.
 std::int64_t ParseSize(const std::string& text) {
   std::int64_t size = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
@@ -41,7 +41,7 @@ std::int64_t ParseSize(const std::string& text) {
   return unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : unit == 'G' ? size << 30 : size;
 }
 
-/// CPUs in a list such as "0-3,8".
+/// Counts the CPUs in a list such as "0-3,8".
 int CountCpus(const std::string& list) {
   std::istringstream stream(list);
   int count = 0;
@@ -65,7 +65,7 @@ std::string CpuName() {
 int OnlineCpus() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
 
 int AllowedCpus() {
-  // Larger than cpu_set_t where the machine has more than 1024 CPUs.
+  // The mask is larger than cpu_set_t where the machine has more than 1024 CPUs.
   for (int cpus = CPU_SETSIZE; cpus <= (1 << 20); cpus *= 2) {
     cpu_set_t* set = CPU_ALLOC(cpus);
     if (set == nullptr) break;

@@ -23,7 +23,8 @@ int UsageError(std::string message, const std::string& command) {
   return kExitUsage;
 }
 
-/// The word where a subcommand is expected and none has that name; empty if that is not the fault.
+/// Returns the word where a subcommand is expected and none has that name; empty if this is not the
+/// error.
 std::string UnknownSubcommand(const CLI::App& app, int argc, char** argv) {
   const CLI::App* at = &app;
   int next = 1;
@@ -81,7 +82,7 @@ int RunCommandLine(int argc, char** argv) {
 int main(int argc, char** argv) {
   using manyhead::Status;
   using manyhead::StatusCode;
-  // Both are seen where something is written: a closed pipe, and a file at the process's limit.
+  // Both errors are detected by the writes: a closed pipe, and a file at the process's size limit.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   manyhead::cli::MakeStderrWait();

@@ -77,13 +77,13 @@ Result<std::vector<std::shared_ptr<const ModelShape>>> Shapes(const Flags& flags
   return shapes;
 }
 
-/// A bad combination of flags is a usage error, a bad file is not.
+/// Reports a bad combination of flags as a usage error; a bad file is none.
 int Reject(const Flags& flags, const Status& status) {
   const int code = Fail(status);
   return flags.from_file ? code : kExitUsage;
 }
 
-/// Each warning once, however many rows it concerns.
+/// Prints each warning once, however many rows it concerns.
 void PrintWarnings(const std::vector<Json>& rows) {
   std::set<std::string> printed;
   for (const Json& row : rows)
@@ -101,7 +101,7 @@ void Print(const Flags& flags, const std::vector<Json>& rows) {
   }
 }
 
-/// Rows of a sweep, and the first thing that went wrong.
+/// The rows of a sweep, and the first error.
 struct Outcome {
   std::vector<Json> rows;
   Status status;
@@ -121,7 +121,8 @@ Outcome PlanAll(const Flags& flags, const std::vector<MemoryCase>& cases) {
   return outcome;
 }
 
-/// Measures each row's case in turn; rows that were not, by Ctrl-C or an error, are dropped.
+/// Measures each row's case in turn; rows that were not measured because of Ctrl-C or an error are
+/// dropped.
 void MeasureAll(const Flags& flags, const std::vector<MemoryCase>& cases, Outcome& outcome) {
   MeasureOptions options;
   options.decode_tokens = flags.decode_tokens;
@@ -148,7 +149,7 @@ void MeasureAll(const Flags& flags, const std::vector<MemoryCase>& cases, Outcom
   outcome.rows.resize(static_cast<std::size_t>(done));
 }
 
-/// What part of the roofline each row's decoding reached.
+/// Adds the share of the roofline that each row's decoding reached.
 void AddRoofline(const MemoryCase& one, std::vector<Json>& rows) {
   SessionOptions session = one.options.session;
   session.threads = rows.front()["threads"].get<int>();
@@ -187,7 +188,7 @@ int Run(const Flags& flags) {
   PrintWarnings(outcome.rows);
   if (flags.measure) MeasureAll(flags, *cases, outcome);
   if (flags.measure && !outcome.rows.empty()) AddRoofline(cases->front(), outcome.rows);
-  // What is done is printed in any case.
+  // Finished rows are printed in any case.
   Print(flags, outcome.rows);
   if (!outcome.status.ok()) return Fail(outcome.status);
   if (!flags.figure.empty())
@@ -253,7 +254,7 @@ void CheckFlags(App app, Flags& flags) {
     RejectMissing("-m, --config, or --d-model and --heads");
   if (!config && flags.from_file && app.Given("--weight-type"))
     RejectBoth("--weight-type", "--model");
-  if (config && !app.Given("--weight-type")) flags.weight_type.clear();  // the config's own
+  if (config && !app.Given("--weight-type")) flags.weight_type.clear();  // the config's type
   if (const auto type = FindWeightType(flags.weight_type)) flags.sweep.shape.weight_type = *type;
   if (!flags.measure) return;
   if (flags.score || flags.sweep.batches != std::vector<std::int64_t>{1})

@@ -18,8 +18,8 @@ constexpr int kLeft = 64, kRight = 16, kTop = 40, kBottom = 48;
 constexpr int kLegendLine = 22, kLegendTop = 36;
 constexpr std::size_t kStyles = 6;  // colours, dashes and marks before they repeat
 
-// Colours are plain properties of classes: many programs that draw SVG know no variables. The media
-// rules that override them come last.
+// Colours are plain properties of classes, because many programs that draw SVG do not support
+// variables. The media rules that override them come last.
 constexpr const char* kStyle = R"css(
   .figure { color-scheme: light dark; font: 13px system-ui, sans-serif; }
   .paper { fill: #ffffff; }
@@ -61,17 +61,17 @@ std::string Escape(std::string_view text) {
   return out;
 }
 
-/// Rows that make up one curve, by their number of heads.
+/// The rows of one curve, by their number of heads.
 struct Series {
   std::string label;
   std::vector<const Json*> rows;
 };
 
-/// What one part of the picture shows.
+/// The contents of one part of the figure.
 struct Panel {
   const char* title;
   const char* planned;   ///< key of the row, or null
-  const char* measured;  ///< key of what was measured, or null
+  const char* measured;  ///< key of the measured value, or null
   bool bytes;
   double scale = 1;
 };
@@ -94,7 +94,7 @@ std::string KindOf(const Json& row) {
 }
 
 std::vector<Series> SeriesOf(const std::vector<Json>& rows) {
-  // What beside the heads tells rows apart.
+  // The other properties that distinguish rows.
   constexpr const char* kOthers[] = {"d_model", "layers", "d_ff",   "vocab_size",
                                      "context", "batch",  "kv_type"};
   std::vector<const char*> differing;
@@ -122,7 +122,7 @@ std::vector<Series> SeriesOf(const std::vector<Json>& rows) {
   return series;
 }
 
-/// The number of `row` that a panel shows; negative where there is none.
+/// Returns the number of `row` that a panel shows; negative where there is none.
 double ValueOf(const Json& row, const Panel& panel, bool measured) {
   const char* const key = measured ? panel.measured : panel.planned;
   if (key == nullptr || (measured && !row.contains("measured"))) return -1;
@@ -130,7 +130,8 @@ double ValueOf(const Json& row, const Panel& panel, bool measured) {
   return value.is_number() ? value.get<double>() * panel.scale : -1;
 }
 
-/// A round number of steps of 1, 2 or 5 times a power of ten (of two, for bytes) up to `most`.
+/// Returns a step of 1, 2 or 5 times a power of ten (of two, for bytes) for ticks up to `most`,
+/// at most six of them.
 double TickStep(double most, bool bytes) {
   if (most <= 0) return 1;
   const double base = bytes ? std::exp2(std::floor(std::log2(most / 5)))
@@ -166,7 +167,7 @@ class PanelWriter {
     }
   }
 
-  /// A mark of its own shape for each style.
+  /// Draws a mark with a shape of its own for each style.
   static void WriteMark(std::ostringstream& out, std::size_t style, double x, double y) {
     static constexpr const char* kShapes[kStyles] = {"M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
                                                      "M-4,-4h8v8h-8z",
@@ -184,7 +185,7 @@ class PanelWriter {
   }
 
  private:
-  /// Heads grow by factors, so they stand at equal distances by their logarithm.
+  /// Heads grow by factors, so their positions follow the logarithm.
   double X(std::int64_t heads) const {
     const double low = std::log2(static_cast<double>(*heads_.begin()));
     const double high = std::log2(static_cast<double>(*heads_.rbegin()));

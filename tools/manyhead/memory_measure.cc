@@ -24,15 +24,15 @@
 namespace manyhead::cli {
 namespace {
 
-constexpr std::int64_t kPromptStep = 2048;  // tokens between two looks at Ctrl-C
+constexpr std::int64_t kPromptStep = 2048;  // tokens between two checks of Ctrl-C
 
 std::string TempFolder() {
   std::error_code error;
   return std::filesystem::temp_directory_path(error).string();
 }
 
-/// A file without an entry in any folder: it is gone with the processes that hold it, whatever ends
-/// them.
+/// A file without an entry in any folder: it disappears with the processes that hold it, for
+/// whatever reason they end.
 class TempFile {
  public:
   TempFile() = default;
@@ -42,7 +42,7 @@ class TempFile {
     if (file_ >= 0) close(file_);
   }
 
-  /// `write` makes a file of the name that it gets, which has that name only until this returns.
+  /// Calls `write`, which writes a file of the given name; the name is removed when Make returns.
   /// Errors   those of `write`; kIoError where the file cannot be opened.
   Status Make(const std::function<Status(const std::string&)>& write) {
     std::random_device random;
@@ -55,15 +55,15 @@ class TempFile {
     if (file_ >= 0) return {};
     return {StatusCode::kIoError, name + ": cannot be opened: " + std::strerror(error)};
   }
-  /// Under which this process and its children open it.
+  /// The path by which this process and its children open it.
   std::string path() const { return "/proc/self/fd/" + std::to_string(file_); }
 
  private:
   int file_ = -1;
 };
 
-/// Whether the weights of `one`, if they are random, fit into the folder for temporary files, and
-/// what will be resident into memory.
+/// Checks that the weights of `one`, if they are random, fit into the folder for temporary files,
+/// and that its resident memory fits into the machine's.
 Status CheckRoom(const MemoryCase& one, bool random) {
   const std::int64_t head_dim = one.shape->config.layers.front().head_dim;
   if (random && head_dim < 2)
@@ -96,7 +96,7 @@ Status AppendTimed(const Model& model, Session& session, std::int64_t count, std
   const auto vocab = static_cast<std::uint64_t>(model.config().vocab_size);
   for (std::int64_t done = 0; done < count;) {
     if (Interrupted().load()) return Stopped();
-    // A multiplicative hash spreads the ids over the vocabulary; what they say does not matter.
+    // A multiplicative hash spreads the ids over the vocabulary; their meaning does not matter.
     std::vector<TokenId> ids;
     for (std::int64_t i = 0; i < std::min(step, count - done); ++i) {
       const auto mixed = static_cast<std::uint64_t>(session.length() + i + 1) * 0x9E3779B97F4A7C15U;
@@ -122,7 +122,7 @@ std::int64_t QueryHeads(const ModelConfig& config) {
   return heads;
 }
 
-/// In the process of its own.
+/// Runs the case in the child process.
 Result<Json> RunCase(const MemoryCase& one, const MeasureOptions& options) {
   const Result<Model> model = Model::Load(
       options.model, {.weights = one.options.weights, .threads = one.options.session.threads});

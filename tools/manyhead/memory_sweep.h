@@ -12,17 +12,17 @@
 
 namespace manyhead::cli {
 
-/// Lists of numbers, of which every combination is planned.
+/// Lists of numbers; every combination is planned.
 struct SweepFlags {
   std::vector<std::int64_t> d_models, heads, kv_heads = {0}, head_dims = {0}, layers = {1},
                                              ffn_dims = {0}, vocabs = {0};
-  std::int64_t ffn_widths = 0;  ///< instead of ffn_dims, times d_model; 0 = as ffn_dims say
-  ShapeParams shape;            ///< what all have in common
+  std::int64_t ffn_widths = 0;  ///< replaces ffn_dims, in multiples of d_model; 0 = as ffn_dims say
+  ShapeParams shape;            ///< values that all shapes share
   std::vector<std::int64_t> contexts = {0}, batches = {1};
   std::vector<KvTypes> kv_types = {KvTypes{}};
 };
 
-/// A model and how it runs.
+/// A model with the options of its run.
 struct MemoryCase {
   std::shared_ptr<const ModelShape> shape;
   MemoryOptions options;
@@ -35,18 +35,21 @@ struct MemoryCase {
 Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(
     const SweepFlags& flags, std::vector<std::string>* left_out);
 
-/// Each of `shapes` with every context, batch and type; `options` is what all have in common.
+/// Combines each of `shapes` with every context, batch and type; `options` holds the values that
+/// all share.
 /// Errors   kInvalidArgument for too many of them.
 Result<std::vector<MemoryCase>> MakeCases(
     const std::vector<std::shared_ptr<const ModelShape>>& shapes, const SweepFlags& flags,
     const MemoryOptions& options);
 
-/// A case and its plan as JSON; the layers' and heads' too with `per_head`.
+/// Returns a case and its plan as JSON; with `per_head` also the layers and heads.
 Json MemoryJson(const MemoryCase& one, const MemoryPlan& plan, bool per_head);
 
-/// Rows of MemoryJson as a table, one line each, then with `per_head` one for each head.
+/// Prints rows of MemoryJson as a table, one line each, then with `per_head` one line for each
+/// head.
 void PrintMemoryTable(const std::vector<Json>& rows);
-/// As a table of numbers, objects within objects as names with dots; without layers and heads.
+/// Writes rows as a table of numbers, with nested objects as names with dots; without layers and
+/// heads.
 void WriteMemoryCsv(const std::vector<Json>& rows);
 
 }  // namespace manyhead::cli

@@ -12,13 +12,13 @@ using Cells = std::vector<std::vector<std::string>>;
 std::string Whole(const Json& value) { return std::to_string(value.get<std::int64_t>()); }
 std::string Bytes(const Json& value) { return FormatBytes(value.get<double>()); }
 
-/// "1.10T", as FormatCount has no letter for it.
+/// Returns e.g. "1.10T", as FormatCount has no letter for it.
 std::string Flops(const Json& value) {
   const double flops = value.get<double>();
   return flops < 1e12 ? FormatCount(flops) : FormatFixed(flops / 1e12, 2) + "T";
 }
 
-/// A layer's heads that are alike in one line.
+/// Adds a layer's heads that are alike in one line.
 void AddHeadRows(const Json& layer, Cells& cells) {
   const Json& heads = layer["per_head"];
   for (std::size_t first = 0, next; first < heads.size(); first = next) {
@@ -68,7 +68,8 @@ void PrintMeasured(const std::vector<Json>& rows) {
   if (cells.size() > 1) Stdout::Write("\nmeasured:\n" + FormatTable(cells, 0));
 }
 
-/// The values of `json`, objects within it as names with dots; lists of objects are left out.
+/// Copies the values of `json`, with nested objects as names with dots; lists of objects are
+/// skipped.
 void Flatten(const Json& json, const std::string& prefix, Json& flat) {
   for (const auto& [name, value] : json.items()) {
     if (value.is_object()) {

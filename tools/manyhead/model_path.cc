@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What tools/fetch_model.py can fetch.
+/// The models that tools/fetch_model.py can fetch.
 constexpr std::array<std::string_view, 3> kFetchedModels = {"gemma3-270m", "qwen2.5-coder-0.5b",
                                                             "qwen2.5-coder-1.5b"};
 
@@ -42,7 +42,7 @@ Result<std::string> FindBundled() {
                                           places[2].string() + "; name a model with -m");
 }
 
-/// As tools/fetch_model.py has it.
+/// Returns the folder that tools/fetch_model.py uses.
 fs::path ModelFolder() {
   if (const std::string folder = Environment("MANYHEAD_MODEL_DIR"); !folder.empty()) return folder;
   fs::path cache = Environment("XDG_CACHE_HOME");

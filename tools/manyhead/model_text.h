@@ -11,7 +11,7 @@
 
 namespace manyhead::cli {
 
-/// What most subcommands begin with.
+/// The model and the text that most subcommands read first.
 struct ModelText {
   Model model;
   std::vector<TokenId> ids;
@@ -24,11 +24,11 @@ void WarnOfTwoBegins(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
 /// Warns of a context beyond the one that the model was trained with; 0 is the default.
 void WarnOfLongContext(const ModelConfig& config, std::int64_t context);
 
-/// The ids of the text that `flags` name; warns of two begin tokens.
+/// Returns the ids of the text that `flags` name; warns of two begin tokens.
 /// Errors   those of `ReadText` and `Tokenizer::Encode`.
 Result<std::vector<TokenId>> EncodeText(const Tokenizer& tokenizer, const TextFlags& flags);
 
-/// The model that `name` stands for, and the ids of the text in its vocabulary; warns as above.
+/// Loads the model that `name` stands for, and encodes the text in its vocabulary; warns as above.
 /// Errors   those of `LoadModel` and `EncodeText`, the model's first.
 Result<ModelText> ReadModelText(const std::string& name, const SessionFlags& session,
                                 const TextFlags& text);

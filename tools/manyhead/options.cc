@@ -58,7 +58,7 @@ std::string ShortReal(double value) {
   return text;
 }
 
-/// Values separated by commas, each of which `check` turns into a T.
+/// Adds an option for values separated by commas; `check` converts each to a T.
 template <class T, class Check>
 Option AddList(App app, const std::string& flags, std::vector<T>* values,
                const std::string& type_name, const std::string& default_text, Check check,
@@ -236,7 +236,7 @@ void AddKvPolicy(App app, SessionFlags* flags) {
              flags->kv_policy = text;
              return;
            }
-           std::error_code ignored;  // of a text too long for a name
+           std::error_code ignored;  // set for a text that is too long for a name
            const bool is_file = std::filesystem::exists(text, ignored);
            if (const Status policy = ParseKvPolicy(text).status(); !is_file)
              Reject("--kv-policy", text, "a policy (" + policy.message() + "), nor a file");
@@ -330,13 +330,13 @@ Result<std::string> ReadFile(const std::string& path, bool settings) {
 Status CheckOutputs(const std::string& model, const std::vector<FlagFile>& outputs,
                     std::vector<FlagFile> inputs) {
   namespace fs = std::filesystem;
-  // A model that is not found is reported by who loads it.
+  // LoadModel reports a model that is not found.
   if (Result<std::string> path = FindModel(model); path.ok())
     inputs.push_back({"-m", *std::move(path)});
   for (const FlagFile& output : outputs) {
     if (output.path.empty()) continue;
     for (const FlagFile& other : inputs) {
-      std::error_code error;  // what does not exist is no other file
+      std::error_code error;  // a file that does not exist is no other file
       const bool same =
           fs::equivalent(output.path, other.path, error) ||
           fs::weakly_canonical(output.path, error) == fs::weakly_canonical(other.path, error);

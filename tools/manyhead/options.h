@@ -17,8 +17,8 @@
 
 namespace manyhead::cli {
 
-// Options shared by the subcommands. Every value is checked while the command line is parsed, so a
-// bad one is a usage error (exit code 2) before any file is opened.
+// Declares options that subcommands share. Every value is checked while the command line is parsed,
+// so a bad one is a usage error (exit code 2) before any file is opened.
 
 struct IntRange {
   std::int64_t min = 0;
@@ -35,19 +35,19 @@ Option AddInt(App app, const std::string& flags, std::int64_t* value, IntRange r
               const std::string& help);
 Option AddReal(App app, const std::string& flags, float* value, RealRange range,
                const std::string& help);
-/// Numbers separated by commas.
+/// Adds an option for numbers separated by commas.
 Option AddIntList(App app, const std::string& flags, std::vector<std::int64_t>* values,
                   IntRange range, const std::string& help);
-/// The same, "32k" being 32 * 1024; the help shows no default.
+/// Does the same, with "32k" for 32 * 1024; the help shows no default.
 Option AddSizeList(App app, const std::string& flags, std::vector<std::int64_t>* values,
                    IntRange range, const std::string& help);
 Option AddRealList(App app, const std::string& flags, std::vector<double>* values, RealRange range,
                    const std::string& help);
-/// One of `choices`, the first being the default.
+/// Adds an option for one of `choices`; the first is the default.
 Option AddChoice(App app, const std::string& flags, std::string* value,
                  const std::vector<std::string>& choices, const std::string& help);
 
-/// Some of `choices`, separated by commas.
+/// Adds an option for some of `choices`, separated by commas.
 Option AddChoiceList(App app, const std::string& flags, std::vector<std::string>* values,
                      const std::vector<std::string>& choices, const std::string& help);
 
@@ -66,12 +66,12 @@ struct SessionFlags {
 void AddThreads(App app, std::int64_t* threads);
 void AddKvTypeAndMath(App app, SessionFlags* flags);
 void AddContext(App app, SessionFlags* flags);
-/// --kv-policy and --kv-budget.
+/// Adds --kv-policy and --kv-budget.
 void AddKvPolicy(App app, SessionFlags* flags);
 SessionOptions ToSessionOptions(const SessionFlags& flags);
 ModelOptions ToModelOptions(const SessionFlags& flags);
 
-/// Where a text comes from, and how it is read.
+/// The source of a text, and how it is read.
 struct TextFlags {
   std::optional<std::string> text;
   std::optional<std::string> file;  ///< "-" = standard input
@@ -81,20 +81,21 @@ struct TextFlags {
 
 void AddText(App app, TextFlags* flags);
 EncodeOptions ToEncodeOptions(const TextFlags& flags);
-/// The bytes of the text; of standard input if neither a text nor a file was named.
+/// Returns the bytes of the text; those of standard input if neither a text nor a file was named.
 Result<std::string> ReadText(const TextFlags& flags);
 
-/// The bytes of a file, "-" being standard input. Texts come from pipes too; `settings`, which are
-/// small, only from regular files.
+/// Reads a file, "-" being standard input. Texts may come from pipes; `settings`, which are small,
+/// only from regular files.
 /// Errors   kIoError naming the file, also when it holds more than 2 GiB, settings 64 MiB.
 Result<std::string> ReadFile(const std::string& path, bool settings = false);
-/// A file and the flag that names it.
+/// A file with the flag that names it.
 struct FlagFile {
   const char* flag;
   std::string path;  ///< empty: the flag is not given
 };
-/// Whether each of `outputs` can be written, and is a file of its own: not what `model` stands for,
-/// which is mapped while it is in use, none of `inputs`, and no other output, by whatever name.
+/// Checks that each of `outputs` can be written and is a separate file: neither the file of
+/// `model`, which is mapped while it is in use, nor one of `inputs`, nor another output, under any
+/// name.
 /// Errors   kInvalidArgument naming both flags and the path; kIoError as CheckOutputFile.
 Status CheckOutputs(const std::string& model, const std::vector<FlagFile>& outputs,
                     std::vector<FlagFile> inputs);

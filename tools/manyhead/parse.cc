@@ -23,7 +23,7 @@ std::string_view Trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-/// What stands in a message for text that may be long or binary.
+/// Returns an excerpt for a message of text that may be long or binary.
 std::string Excerpt(std::string_view text) {
   std::string out;
   for (const char c : text.substr(0, 20)) out += c >= ' ' && c <= '~' ? c : '?';
@@ -48,7 +48,7 @@ std::optional<double> ParseReal(std::string_view text) {
 std::optional<ByteBudget> ParseByteBudget(std::string_view text) {
   if (text.ends_with('%')) {
     const std::optional<double> percent = ParseReal(text.substr(0, text.size() - 1));
-    constexpr double kMostPercent = 200;  // f32
+    constexpr double kMostPercent = 200;  // the share that f32 takes
     if (!percent || !(*percent > 0) || *percent > kMostPercent) return std::nullopt;
     return ByteBudget{.fraction = *percent / 100};
   }

@@ -31,7 +31,7 @@ struct Flags {
   AblationFlags ablation;
 };
 
-/// Tokens scored by one call, so that progress can be shown and Ctrl-C is heard.
+/// Tokens scored by one call, so that progress can be shown and Ctrl-C is noticed.
 constexpr std::int64_t kStep = 512;
 
 Result<std::vector<TokenId>> ReadIds(const Flags& flags, const Tokenizer& tokenizer) {
@@ -46,7 +46,7 @@ struct Total {
   std::int64_t predicted = 0;
 };
 
-/// Appends one window to an empty session and adds what it scores to `total`.
+/// Appends one window to an empty session and adds its scores to `total`.
 Status ScoreWindow(Session& session, std::span<const TokenId> ids, std::int64_t first_scored,
                    Progress& progress, std::int64_t all, Total* total) {
   const auto size = static_cast<std::int64_t>(ids.size());

@@ -54,7 +54,7 @@ SlowNotice::SlowNotice(std::string message) {
         std::fprintf(stderr, "%s ...\n", text.c_str());
     });
   } catch (const std::system_error&) {
-    // Where no thread is to be had the job goes on without its notice.
+    // Where no thread can be started, the job runs without the notice.
   }
 }
 

@@ -9,8 +9,8 @@
 
 namespace manyhead::cli {
 
-/// Tells on stderr how far a long job is, from its third second on: one line that is rewritten on a
-/// terminal, otherwise a line every few seconds. Quick jobs print nothing.
+/// Shows the progress of a long job on stderr, from its third second on: one line that is rewritten
+/// on a terminal, otherwise a line every few seconds. Quick jobs print nothing.
 class Progress {
  public:
   /// `label` such as "reading the prompt", `unit` such as "tokens".
@@ -19,7 +19,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// `total` 0 = unknown.
+  /// Sets the progress; `total` 0 = unknown.
   void Update(std::int64_t done, std::int64_t total);
   /// Removes the line, so that other output starts at the margin.
   void Clear();
@@ -33,8 +33,8 @@ class Progress {
   Clock::time_point start_, next_;
 };
 
-/// Prints one line on stderr if it lives longer than two seconds: for steps that cannot tell how
-/// far they are.
+/// Prints one line on stderr if it lives longer than two seconds: for steps whose progress is
+/// unknown.
 class SlowNotice {
  public:
   explicit SlowNotice(std::string message);

@@ -48,7 +48,7 @@ std::vector<std::vector<KvHeadCost>> MeasureKvHeads(const KvCache& cache) {
 
 namespace {
 
-/// A number for each layer, or a list of them where its heads differ.
+/// Returns a number for each layer, or a list of them where its heads differ.
 Json HeadBytesJson(const KvCache& cache) {
   Json json = Json::array();
   for (const std::vector<KvHeadCost>& layer : MeasureKvHeads(cache)) {

@@ -11,7 +11,7 @@ namespace manyhead::cli {
 
 int RunTogether(int threads, const TogetherWork& work) {
   std::optional<std::barrier<>> barrier;
-  std::atomic<int> running{0};  // how many there are; 0 = not known yet
+  std::atomic<int> running{0};  // number of threads; 0 = not known yet
   std::vector<std::thread> others;
   try {
     for (int thread = 1; thread < threads; ++thread)
@@ -20,7 +20,7 @@ int RunTogether(int threads, const TogetherWork& work) {
         work(thread, running.load(), *barrier);
       });
   } catch (const std::system_error&) {
-    // Those that there are do the work.
+    // The threads that exist do the work.
   }
   const int count = static_cast<int>(others.size()) + 1;
   barrier.emplace(count);

@@ -5,11 +5,11 @@
 
 namespace manyhead::cli {
 
-/// What one of `threads` threads does; `barrier` is that of all of them.
+/// The work of one of `threads` threads; all of them share `barrier`.
 using TogetherWork = std::function<void(int thread, int threads, std::barrier<>& barrier)>;
 
-/// Runs `work` on `threads` threads at once, the caller being the first. Where the system gives
-/// fewer threads, fewer run it. Returns how many.
+/// Runs `work` on `threads` threads at once, of which the caller is the first. Where the system
+/// gives fewer threads, fewer run it. Returns their number.
 int RunTogether(int threads, const TogetherWork& work);
 
 }  // namespace manyhead::cli

@@ -62,7 +62,8 @@ std::string ChecksumIds(std::span<const TokenId> ids) {
 }
 
 TokenId ArgMax(std::span<const float> logits) {
-  // Blocks, because the maximum of a block is computed in vectors and seldom has to be located.
+  // The row is searched in blocks: the maximum of a block is vectorised and seldom has to be
+  // located.
   constexpr std::size_t kBlock = 1024;
   float best = -INFINITY;
   std::size_t best_block = 0;

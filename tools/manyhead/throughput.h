@@ -11,13 +11,13 @@
 
 namespace manyhead::cli {
 
-/// Nanoseconds since some fixed point.
+/// Returns nanoseconds since some fixed point.
 using NanosecondClock = std::function<std::int64_t()>;
 
-/// The monotonic clock of this machine.
+/// Returns the time of the monotonic clock of this machine.
 std::int64_t SteadyNanoseconds();
 
-/// What a step over `requests` requests of `tokens_each` tokens amounts to, in 1/s; 0 for no time.
+/// The rates of a step over `requests` requests of `tokens_each` tokens, in 1/s; 0 for no time.
 struct Throughput {
   double tokens_per_second = 0;
   double requests_per_second = 0;
@@ -25,24 +25,23 @@ struct Throughput {
 Throughput ComputeThroughput(std::int64_t requests, std::int64_t tokens_each,
                              std::int64_t nanoseconds);
 
-/// Runs `job` once per repetition and gives the nanoseconds of each; `prepare` comes before each
-/// and is not counted. Both return false to stop early; the time of a job that was stopped is left
-/// out.
+/// Runs `job` once per repetition and returns the nanoseconds of each; `prepare` precedes each and
+/// is not counted. Both return false to stop early; the time of a stopped job is dropped.
 std::vector<std::int64_t> TimeRepetitions(std::int64_t repetitions, const NanosecondClock& clock,
                                           const std::function<bool()>& prepare,
                                           const std::function<bool()>& job);
 
-/// Mean and sample standard deviation (n - 1); no deviation where there are fewer than two samples.
+/// Mean and sample standard deviation (n - 1); there is no deviation for fewer than two samples.
 struct MeanAndDeviation {
   double mean = 0;
   std::optional<double> deviation;
 };
 MeanAndDeviation ComputeMeanAndDeviation(std::span<const double> samples);
 
-/// FNV-1a (64 bits) of the ids as little-endian 32-bit numbers, in 16 hexadecimal digits.
+/// Returns FNV-1a (64 bits) of the ids as little-endian 32-bit numbers, in 16 hexadecimal digits.
 std::string ChecksumIds(std::span<const TokenId> ids);
 
-/// The index of the largest logit, the lowest on ties; -1 if any is NaN.
+/// Returns the index of the largest logit, the lowest on ties; -1 if any is NaN.
 TokenId ArgMax(std::span<const float> logits);
 
 }  // namespace manyhead::cli

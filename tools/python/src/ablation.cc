@@ -18,8 +18,8 @@ namespace {
 
 using Ids = DenseArray<const TokenId, 1>;
 
-/// Runs `measure(ids, options)` without Python's lock. Ctrl-C ends it, and raises what the signal's
-/// handler did.
+/// Runs `measure(ids, options)` without Python's lock. Ctrl-C ends it; the exception of the
+/// signal's handler is then raised.
 template <class Measure>
 auto Measured(const Ids& ids, HeadTextOptions options, Measure&& measure) {
   std::atomic<bool> cancel = false;

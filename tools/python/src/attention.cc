@@ -21,7 +21,7 @@ std::int64_t HeadDimV(const AttentionParams& params) {
   return params.head_dim_v != 0 ? params.head_dim_v : params.head_dim;
 }
 
-/// [B, heads, tokens, D] as the library sees it.
+/// Returns [B, heads, tokens, D] in the library's form.
 template <class T, class Array>
 TensorView<T> View(const Array& array, const char* name) {
   CheckLastDense(array, name);
@@ -37,8 +37,8 @@ const std::int64_t* View(const Lengths& lengths, const char* name, std::int64_t 
   return lengths->data();
 }
 
-/// The inputs of Run and Weights, checked against the plan's shapes; T, S and B follow from q and
-/// k.
+/// Returns the inputs of Run and Weights, checked against the plan's shapes; T, S and B follow from
+/// q and k.
 AttentionTensors InputTensors(const AttentionParams& params, const Queries& q,
                               const StridedArray<4>& k, const Lengths& kv_lens,
                               const Lengths& query_starts, const Logits<float>& bias,
@@ -107,7 +107,8 @@ void Weights(AttentionPlan& self, const std::string& stage, const Queries& q,
   Check(WithoutGil([&] { return self.Weights(tensors, parsed, weights.data()); }));
 }
 
-/// Most queries of one sequence of a ragged batch whose prefix sums are [first, first + batch].
+/// Returns the largest number of queries of one sequence of a ragged batch with the prefix sums
+/// [first, first + batch].
 std::int64_t MostQueries(const std::int64_t* indptr, std::int64_t batch) {
   if (indptr == nullptr) return 1;
   std::int64_t most = 0;
@@ -115,7 +116,8 @@ std::int64_t MostQueries(const std::int64_t* indptr, std::int64_t batch) {
   return most;
 }
 
-/// Logits of a ragged batch: the longest sequence and most queries decide their size.
+/// Returns the logits of a ragged batch: the longest sequence and the largest number of queries
+/// decide their size.
 template <class T>
 LogitTensor<T> RaggedView(const Logits<T>& logits, const char* name, std::int64_t batch,
                           std::int64_t num_heads, std::int64_t queries) {
@@ -124,7 +126,7 @@ LogitTensor<T> RaggedView(const Logits<T>& logits, const char* name, std::int64_
   return LogitView(logits, name, {batch, num_heads, queries, kv_len});
 }
 
-/// Over a cache: T counts the queries of all sequences.
+/// Runs attention over a cache: T counts the queries of all sequences.
 void RunCache(AttentionPlan& self, const Cache& cache, std::int64_t layer,
               const std::vector<std::int32_t>& sequences, const Lengths& qo_indptr,
               const DenseArray<const float, 3>& q, const DenseArray<float, 3>& out,

@@ -15,22 +15,22 @@
 #include "manyhead/status.h"
 #include "manyhead/types.h"
 
-/// What the files of the extension module share. They wrap the C++ API one to one, check the shapes
-/// of arrays, and release Python's lock while the library works; the package's Python files bring
-/// arrays into these shapes.
+/// Declares what the files of the extension module share. They wrap the C++ API one to one, check
+/// the shapes of arrays, and release Python's lock while the library works; the package's Python
+/// files convert arrays to these shapes.
 
 namespace manyhead::python {
 
 namespace nb = nanobind;
 
-/// Arrays whose strides are free, f32, f16 or (bf16) uint16.
+/// Arrays with any strides, f32, f16 or (bf16) uint16.
 template <int kRank>
 using StridedArray = nb::ndarray<nb::ro, nb::ndim<kRank>, nb::device::cpu>;
 /// Row-major arrays of one type; const T is read only.
 template <class T, int kRank>
 using DenseArray = nb::ndarray<T, nb::ndim<kRank>, nb::c_contig, nb::device::cpu>;
 
-/// Throws the exception of manyhead._errors that stands for `status`, which is not ok.
+/// Throws the exception of manyhead._errors that corresponds to `status`, which must not be ok.
 [[noreturn]] void Raise(const Status& status);
 void Check(const Status& status);
 
@@ -40,19 +40,19 @@ T Take(Result<T> result) {
   return std::move(*result);
 }
 
-/// What `function` returns, called without Python's lock.
+/// Calls `function` without Python's lock and returns its result.
 template <class Function>
 auto WithoutGil(Function&& function) {
   nb::gil_scoped_release release;
   return std::forward<Function>(function)();
 }
 
-/// Raises ValueError for a name the library does not know.
+/// Raise ValueError for a name that the library does not know.
 KvType ParseKvTypeOrRaise(const std::string& name);
 MathMode ParseMathOrRaise(const std::string& name);
 std::optional<Isa> ParseIsaOrRaise(const std::optional<std::string>& name);
 
-/// The type an array's elements stand for: uint16 is how bfloat16 comes in.
+/// Returns the type of an array's elements; bfloat16 is passed as uint16.
 KvType TypeOf(nb::dlpack::dtype dtype, const char* name);
 
 using Shape = std::initializer_list<std::int64_t>;

@@ -13,7 +13,7 @@
 namespace manyhead::python {
 namespace {
 
-/// Ctrl-C ends the search, which then raises what the signal's handler did.
+/// Runs the search. Ctrl-C ends it; the exception of the signal's handler is then raised.
 Calibration Calibrate(const Model& model, const DenseArray<const TokenId, 1>& ids,
                       std::int64_t budget_bytes, double budget_fraction, std::int64_t context,
                       const std::vector<std::string>& types, bool evict, const std::string& math,

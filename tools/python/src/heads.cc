@@ -16,12 +16,12 @@ namespace {
 
 using Ids = DenseArray<const TokenId, 1>;
 
-/// Evaluates all ids in an empty session that `prepare` has been called with. Ctrl-C raises what
-/// the signal's handler did.
+/// Evaluates all ids in an empty session, after a call of `prepare` with it. Ctrl-C ends it; the
+/// exception of the signal's handler is then raised.
 template <class Prepare>
 void Evaluate(const Model& model, const Ids& ids, const SessionOptions& options,
               const Ablation& ablation, const Prepare& prepare) {
-  constexpr std::size_t kStep = 512;  // tokens between two looks at signals
+  constexpr std::size_t kStep = 512;  // tokens between two checks of signals
   const Status status = WithoutGil([&] {
     Result<Session> session = Session::Create(model, options);
     if (!session.ok()) return session.status();
@@ -42,7 +42,7 @@ void Evaluate(const Model& model, const Ids& ids, const SessionOptions& options,
   Check(status);
 }
 
-/// out [T, T]: row i holds the weights of query i, zeros after it.
+/// Computes out [T, T]: row i holds the weights of query i, zeros after it.
 void Attention(const Model& model, const Ids& ids, const SessionOptions& options,
                const Ablation& ablation, std::int64_t layer, std::int64_t head,
                const DenseArray<float, 2>& out) {

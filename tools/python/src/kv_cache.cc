@@ -14,7 +14,7 @@
 namespace manyhead::python {
 namespace {
 
-/// (num_kv_heads, head_dim, head_dim_v) of each layer.
+/// The values (num_kv_heads, head_dim, head_dim_v) of each layer.
 using LayerShapes = std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>>;
 
 KvCacheParams Params(const LayerShapes& layers, const std::string& k_type,
@@ -31,7 +31,7 @@ KvCacheParams Params(const LayerShapes& layers, const std::string& k_type,
   return params;
 }
 
-/// Calls `function` with the library's cache, alone.
+/// Calls `function` with the library's cache, while no other thread uses it.
 template <class Function>
 auto Change(Cache& self, Function&& function) {
   return WithoutGil([&] {
@@ -40,7 +40,7 @@ auto Change(Cache& self, Function&& function) {
   });
 }
 
-/// Calls `function` with the library's cache, which nobody changes meanwhile.
+/// Calls `function` with the library's cache, while no other thread changes it.
 template <class Function>
 auto Look(const Cache& self, Function&& function) {
   return WithoutGil([&] {
@@ -63,7 +63,7 @@ std::int64_t HeadDimV(const KvLayerShape& shape) {
 
 using Rows = nb::ndarray<const float, nb::ndim<3>, nb::device::cpu>;
 
-/// The stride between tokens of [n, K, D] rows, whose heads are dense.
+/// Returns the stride between tokens of [n, K, D] rows, whose heads are dense.
 std::int64_t TokenStride(const Rows& rows, const char* name) {
   if (rows.size() == 0) return 0;
   const auto head_dim = static_cast<std::int64_t>(rows.shape(2));
@@ -88,7 +88,7 @@ void Write(Cache& self, std::int32_t sequence, std::int64_t layer, std::int64_t 
   }));
 }
 
-/// The rows [position, position + n) of one layer into k [K, n, D] and v [K, n, Dv].
+/// Reads the rows [position, position + n) of one layer into k [K, n, D] and v [K, n, Dv].
 void Read(const Cache& self, std::int32_t sequence, std::int64_t layer, std::int64_t position,
           const DenseArray<float, 3>& k, const DenseArray<float, 3>& v) {
   const KvLayerShape shape = LayerShape(self, layer);
@@ -146,7 +146,7 @@ void BindUsage(nb::module_& module) {
 
 using CacheClass = nb::class_<Cache>;
 
-/// How sequences come, grow, shrink and go.
+/// Binds the methods that create, extend, shorten and free sequences.
 void BindSequences(CacheClass& type) {
   using nb::arg;
   type.def("create_sequence",
@@ -208,7 +208,7 @@ void BindSequences(CacheClass& type) {
           arg("sequence"), arg("begin"), arg("end"));
 }
 
-/// What sequences hold.
+/// Binds the methods that read and write the contents of sequences.
 void BindContents(CacheClass& type) {
   using nb::arg;
   type.def("write", &Write, arg("sequence"), arg("layer"), arg("position"), arg("k").noconvert(),

@@ -6,8 +6,8 @@
 
 namespace manyhead::python {
 
-/// A cache has one writer at a time while nobody reads; the lock makes that hold for Python
-/// threads.
+/// A cache with a lock: the library allows one writer at a time while no thread reads, and the lock
+/// ensures this for Python threads.
 struct Cache {
   KvCache cache;
   mutable std::shared_mutex mutex;

@@ -16,7 +16,8 @@ namespace {
 using Matrix = DenseArray<const float, 2>;
 using OptionalMatrix = std::optional<DenseArray<float, 3>>;
 
-/// One projection: its numbers' type by the library's name, its bytes row by row, and its bias.
+/// One projection: the type of its numbers by the library's name, its bytes row by row, and its
+/// bias.
 struct Projection {
   WeightType type;
   DenseArray<const std::uint8_t, 2> data;
@@ -38,7 +39,7 @@ WeightType ParseWeightType(const std::string& name) {
          "weight type = '" + name + "'; expected F32, F16, BF16, Q8_0, Q4_K, ..."});
 }
 
-/// The outputs and the rest of a call of q_len tokens that sees kv_len.
+/// The outputs and the other arguments of a call of q_len tokens that see kv_len tokens.
 struct Call {
   const Matrix& x;
   const DenseArray<float, 2>& out;
@@ -149,7 +150,7 @@ void BindLayer(nb::module_& module) {
   const auto attention = [](auto field) {
     return [field](const MultiHeadAttention& self) { return self.params().attention.*field; };
   };
-  // The layer reads the projections' arrays where they are: they live as long as it does.
+  // The layer reads the projections' arrays in place: they live as long as the layer.
   nb::class_<MultiHeadAttention>(module, "MultiHeadAttention")
       .def("__init__", &Create, nb::kw_only(), arg("attention"), arg("d_model"), arg("memory_dim"),
            arg("query"), arg("key"), arg("value"), arg("output"), arg("rope").none(), arg("math"),

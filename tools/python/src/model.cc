@@ -24,7 +24,7 @@ std::string_view View(const nb::bytes& bytes) {
 }
 nb::bytes Bytes(std::string_view text) { return nb::bytes(text.data(), text.size()); }
 
-/// A text in the making and the session it is made with.
+/// A generation in progress with its session.
 class TextStream {
  public:
   TextStream(const Model& model, const Ids& prompt, const SessionOptions& session,
@@ -34,7 +34,7 @@ class TextStream {
     Pending* pending = pending_.get();
     generate.on_text = [pending](std::string_view piece) { pending->text.append(piece); };
     generate.cancel = &pending->cancel;
-    // A long prompt takes minutes. A signal's exception stays set until Next raises it.
+    // A long prompt takes minutes. The exception of a signal remains set until Next raises it.
     generate.on_prefill = [pending](std::int64_t, std::int64_t) {
       const nb::gil_scoped_acquire acquire;
       if (PyErr_CheckSignals() != 0) pending->cancel = true;
@@ -44,7 +44,7 @@ class TextStream {
     generation_.emplace(Take(session_->Begin(Span(prompt), generate)));
   }
 
-  /// The next piece of text; none at the end.
+  /// Returns the next piece of text; none at the end.
   std::optional<nb::bytes> Next() {
     std::string text;
     const Status status = WithoutGil([&] {
@@ -60,7 +60,7 @@ class TextStream {
     return Bytes(text);
   }
 
-  /// Gives the session's memory back; there is no more text.
+  /// Releases the session's memory; the text ends here.
   void Close() {
     WithoutGil([&] {
       const std::lock_guard lock(mutex_);

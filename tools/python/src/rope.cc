@@ -9,7 +9,7 @@
 namespace manyhead::python {
 namespace {
 
-/// [H, T, D], dense.
+/// Returns [H, T, D], dense, in the library's form.
 RopeHeads Heads(const DenseArray<float, 3>& x) {
   const auto H = static_cast<std::int64_t>(x.shape(0)), T = static_cast<std::int64_t>(x.shape(1));
   const auto D = static_cast<std::int64_t>(x.shape(2));
