@@ -203,7 +203,8 @@ int Run(const Flags& flags) {
   options.on_prefill = [&](std::int64_t done, std::int64_t total) {
     prefill.Update(done, total);
     if (done != total) return;
-    show_prompt();  // before the prompt, so as not to overwrite its last line
+    prefill.Clear();  // before the prompt, so as not to overwrite its last line
+    show_prompt();
   };
   options.on_text = [&](std::string_view text) {
     show_prompt();
