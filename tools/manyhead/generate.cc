@@ -192,8 +192,7 @@ int Run(const Flags& flags) {
   options.cancel = &Interrupted();
   Progress prefill("reading the prompt", "tokens");
   Progress decode("generating", "tokens");
-  // The prompt is shown after the session has accepted it: a refused prompt leaves standard output
-  // empty.
+  // The prompt is shown once the session has accepted it: if refused, standard output stays empty.
   bool prompt_shown = !human;
   const auto show_prompt = [&] {
     if (prompt_shown) return;
