@@ -58,8 +58,8 @@ struct Calibration {
   std::int64_t budget_bytes = 0;                 ///< budget that `heads` keep to
   std::int64_t fit_tokens = 0;                   ///< tokens that the choice was based on
   std::int64_t held_out_tokens = 0;  ///< held-out tokens, which took no part in the choice
-  KvLoss before;                     ///< with f16 and every token
-  KvLoss after;                      ///< with `heads`; NaN where not `verified`
+  KvLoss before;                     ///< loss with f16 and every token
+  KvLoss after;                      ///< loss with `heads`; NaN where not `verified`
   double estimated_rise = 0;         ///< rise of mean_nll that the estimates predict
   bool verified = false;             ///< `after` was measured; false only when `interrupted`
   bool interrupted = false;  ///< true when `cancel` ended the search: better choices may exist

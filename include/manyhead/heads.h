@@ -93,7 +93,7 @@ class CaptureRing {
   CaptureRingOptions options_;
   std::vector<Place> places_;  // [max_rows], a ring
   std::vector<float> weights_;
-  std::vector<std::int64_t> keys_;  // with top_k
+  std::vector<std::int64_t> keys_;  // used with top_k
   std::int64_t first_ = 0, count_ = 0;
   std::int64_t end_ = 0;  // end of the newest row's weights
   std::int64_t dropped_ = 0;

@@ -127,7 +127,7 @@ struct LayerPlan {
 
 /// The needs of a model, as exactly as PlanMemory says.
 struct MemoryPlan {
-  SessionOptions session;  ///< with all defaults filled in
+  SessionOptions session;  ///< options with all defaults filled in
   std::int64_t batch = 1;  ///< B, sequences
 
   std::int64_t parameters = 0;             ///< shared embeddings count once

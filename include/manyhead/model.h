@@ -17,7 +17,7 @@ namespace MANYHEAD_API manyhead {
 /// One tensor of a model file, for reports.
 struct TensorInfo {
   std::string name;                    ///< e.g. "blk.0.attn_q.weight"
-  WeightType type = WeightType::kF32;  ///< how it is stored
+  WeightType type = WeightType::kF32;  ///< type in which it is stored
   std::vector<std::int64_t> shape;     ///< outermost first, e.g. [outputs, inputs]
   std::int64_t size_bytes = 0;         ///< bytes as stored
 };

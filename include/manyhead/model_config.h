@@ -54,7 +54,7 @@ struct ModelConfig {
   FeedForwardKind feed_forward = FeedForwardKind::kGated;  ///< the same in all layers
   Activation activation = Activation::kSilu;  ///< activation of the feed-forward blocks
 
-  PositionKind positions = PositionKind::kRotary;  ///< how layers take account of positions
+  PositionKind positions = PositionKind::kRotary;  ///< use of positions in all layers
   std::int64_t num_positions = 0;  ///< rows of the table of learned positions; 0 = no table
   bool causal = true;              ///< a query sees no key after itself
   bool attention_sinks = false;    ///< a learned logit of each head joins the softmax

@@ -62,9 +62,9 @@ const char* StopReasonName(StopReason reason) noexcept;
 /// Says how long a generation continues, and which functions it calls.
 struct GenerateOptions {
   std::int64_t max_tokens = 128;  ///< most tokens generated, at least 0
-  SamplingParams sampling;        ///< how tokens are drawn
+  SamplingParams sampling;        ///< selection of tokens
   std::vector<std::string> stop;  ///< non-empty strings that end the generation
-  std::int64_t top_logits = 0;    ///< how many best logits of the last prompt position to report
+  std::int64_t top_logits = 0;    ///< number of best logits of the last prompt position to report
   /// Called with each piece of text once it is final (whole characters); may be empty.
   std::function<void(std::string_view)> on_text;
   /// Called after each prefill chunk with (tokens done, tokens in total); may be empty.

@@ -11,7 +11,7 @@
 
 namespace manyhead {
 
-/// How long threads work on each KV head of the requests that are timed.
+/// Measures how long threads work on each KV head of the requests that are timed.
 class AttentionHeadTimes {
  public:
   explicit AttentionHeadTimes(const AttentionParams& params)
@@ -22,19 +22,20 @@ class AttentionHeadTimes {
     return params.max_q_len * static_cast<std::int64_t>(sizeof(Place));
   }
 
-  /// Forgets which requests are timed.
+  /// Clears the set of requests that are timed.
   void Clear() noexcept {
     if (is_on_) std::fill(places_.begin(), places_.end(), Place());
     is_on_ = false;
   }
-  /// Thread t adds what it works on head h of `request` to nanoseconds[t * stride + h]; null = off.
+  /// Makes thread t add its time for head h of `request` to nanoseconds[t * stride + h]; null =
+  /// off.
   void Time(std::int64_t request, std::int64_t* nanoseconds, std::int64_t stride) noexcept {
     places_[static_cast<std::size_t>(request)] = {nanoseconds, stride};
     is_on_ |= nanoseconds != nullptr;
   }
 
-  /// Calls `item`, which returns what it worked on, on the clock where any request is timed.
-  /// `requests` begins with the first of the step.
+  /// Calls `item`, which returns its work, and measures its time where any request is timed.
+  /// `requests` begins with the first request of the step.
   template <class Fn>
   void Run(int thread, const AttentionRequest* requests, const Fn& item) const noexcept {
     if (!is_on_) {
@@ -53,7 +54,7 @@ class AttentionHeadTimes {
     std::int64_t* nanoseconds = nullptr;
     std::int64_t stride = 0;
   };
-  std::vector<Place> places_;  ///< by request
+  std::vector<Place> places_;  ///< [request]
   bool is_on_ = false;
 };
 

@@ -15,7 +15,7 @@ using kernels::kKvGroup;
 using kernels::kKvTile;
 using kernels::KvSpan;
 
-/// Bytes of an element of a plain tensor.
+/// Returns the bytes of an element of a plain tensor.
 std::int64_t ElementBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
 }  // namespace
@@ -51,8 +51,8 @@ const KvSpan* AttentionKeySource::HoleAfter(std::int64_t position) const noexcep
                           [](std::int64_t s, const KvSpan& hole) { return s < hole.end; });
 }
 
-// A block stays one, whatever is missing in it: its rows' maximum is updated once, so that evicting
-// what nobody sees changes no bit.
+// A block is never divided, whatever is missing in it: its rows' maximum is updated once, so that
+// evicting keys which no query sees changes no bit.
 KeySpan AttentionKeySource::StoredFrom(const AttentionTileRows& rows,
                                        std::int64_t from) const noexcept {
   const KvSpan* const end = view_.holes + view_.num_holes;
@@ -89,7 +89,7 @@ void AttentionKeySource::AddScores(KeySpan span, const float* probs,
     for (std::int64_t r = 0; r < rows; ++r) {
       const float* row = probs + r * kernels::kAttentionBlock + (position - first);
       for (std::int64_t i = 0; i < kKvTile; ++i) {
-        const float prob = row[i] < 2 ? row[i] : 0;  // NaN counts for nothing
+        const float prob = row[i] < 2 ? row[i] : 0;  // NaN counts as 0
         sum += static_cast<std::int32_t>(prob * kernels::kKvScoreUnit);
       }
     }
@@ -164,7 +164,7 @@ void AttentionKeySource::LoadPages(AttentionBlock& block) const noexcept {
                                                   : layout.v_row;
   if (view_.num_holes > 0) block.missing = MissingIn(block);
   for (std::int64_t t = 0; t < block.tiles; ++t) {
-    // The first tile, which holds block.begin, stands in for tiles all of whose keys are missing.
+    // The first tile, which holds block.begin, replaces tiles whose keys are all missing.
     const std::int64_t tile = block.first + (HasTile(block.first + t * kKvTile) ? t : 0) * kKvTile;
     const std::byte *k = KeyTile(tile), *v = ValueTile(tile);
     block.k[t] = k;
@@ -210,8 +210,8 @@ void AttentionKeySource::PackValues(AttentionBlock& block) const noexcept {
   const AttentionTensors& tensors = *tensors_;
   const std::int64_t dv = setup_.params.head_dim_v, v_row = setup_.v_row;
   const std::int64_t stride = tensors.v.token_stride, bytes = ElementBytes(tensors.v_type);
-  // A row of another length than whole vectors cannot be read in place: a vector would reach beyond
-  // the last one.
+  // A row that does not consist of whole vectors cannot be read in place: a vector would reach
+  // beyond the last row.
   const bool in_place = dv == v_row && !widens_;
   block.v_type = in_place ? tensors.v_type : KvType::kF32;
   block.v_stride = stride;

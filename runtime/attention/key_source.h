@@ -12,24 +12,24 @@
 
 namespace manyhead {
 
-/// Blocks of the keys and values of one head of one request, as the kernels read them.
+/// Provides blocks of the keys and values of one head of one request in the kernels' form.
 class AttentionKeySource {
  public:
-  /// For `rows` rows that share the keys; of a cache, those of `view`.
+  /// Creates a source for `rows` rows that share the keys; for a cache, `view` describes them.
   AttentionKeySource(const AttentionSetup& setup, const AttentionStepRequests& requests,
                      const AttentionRequest& request, std::int64_t head, std::int64_t rows,
                      const AttentionThreadScratch& scratch,
                      const kernels::KvHeadView& view) noexcept;
 
-  /// The first keys at or after position `from` that any of `rows` sees, that are stored and that
-  /// lie in one block, with all that is missing between them; empty, and at or after rows.end(),
-  /// when there are none.
+  /// Returns the first keys at or after position `from` that any of `rows` sees, that are stored
+  /// and that lie in one block, with all missing keys between them; empty, and at or after
+  /// rows.end(), when there are none.
   KeySpan From(const AttentionTileRows& rows, std::int64_t from) const noexcept {
     return view_.num_holes == 0 ? rows.BlockFrom(from) : StoredFrom(rows, from);
   }
-  /// The keys `span`, which lie in one block; those of `next` will be asked for after it.
+  /// Returns the keys `span`, which lie in one block; those of `next` will be loaded after it.
   kernels::AttentionBlock Load(KeySpan span, KeySpan next) const noexcept;
-  /// Without the values.
+  /// Returns the block without the values.
   kernels::AttentionBlock LoadKeys(KeySpan span) const noexcept;
 
   bool has_scores() const noexcept { return view_.scores != nullptr; }
@@ -38,14 +38,14 @@ class AttentionKeySource {
 
  private:
   KeySpan StoredFrom(const AttentionTileRows& rows, std::int64_t from) const noexcept;
-  /// The first hole that ends after `position`.
+  /// Returns the first gap that ends after `position`.
   const kernels::KvSpan* HoleAfter(std::int64_t position) const noexcept;
-  /// AttentionBlock::missing of a block with begin and end.
+  /// Returns AttentionBlock::missing for a block with begin and end.
   std::uint64_t MissingIn(const kernels::AttentionBlock& block) const noexcept;
   bool HasTile(std::int64_t position) const noexcept {
     return view_.pages[position / view_.layout->page_size] != nullptr;
   }
-  /// The tiles of position `position`, a multiple of kKvTile.
+  /// Return the tiles of position `position`, a multiple of kKvTile.
   const std::byte* KeyTile(std::int64_t position) const noexcept;
   const std::byte* ValueTile(std::int64_t position) const noexcept;
   static kernels::AttentionBlock MakeBlock(KeySpan span) noexcept;
@@ -58,9 +58,9 @@ class AttentionKeySource {
   const AttentionSetup& setup_;
   const AttentionTensors* tensors_;  ///< null: pages of a cache
   const AttentionThreadScratch& scratch_;
-  bool widens_;  ///< once per block into scratch, not in the products' registers
+  bool widens_;  ///< widens once per block into scratch, not in the products' registers
   const kernels::KvHeadView& view_;
-  const std::byte* k_ = nullptr;  ///< of plain tensors: position 0 of the head
+  const std::byte* k_ = nullptr;  ///< position 0 of the head in plain tensors
   const std::byte* v_ = nullptr;
 };
 

@@ -14,13 +14,14 @@ using kernels::kAttentionRows;
 using kernels::kAttentionSplit;
 using kernels::kKvTile;
 
-/// Items per thread below which the keys are split: dynamic hand-out then evens out the load.
+/// Number of items per thread below which the keys are split: dynamic scheduling then balances the
+/// load.
 constexpr std::int64_t kItemsPerThread = 4;
-/// Decode steps of so many queries at once may split; batches above have items enough.
+/// Largest number of queries of a step that may split keys; larger batches have enough items.
 constexpr std::int64_t kSplitQueries = 4;
 constexpr std::int64_t kMaxPartsBytes = 64 << 20;
-/// Tiles per thread above which they may be larger than a chunk: fewer reads of keys and values,
-/// but an end at which other threads wait longer.
+/// Number of tiles per thread above which they may be larger than a chunk: keys and values are read
+/// less often, but threads wait longer at the end.
 constexpr std::int64_t kTilesPerThread = 16;
 
 std::int64_t TileRowsOf(std::int64_t kv_heads, std::int64_t threads, std::int64_t rows) noexcept {
@@ -30,7 +31,8 @@ std::int64_t TileRowsOf(std::int64_t kv_heads, std::int64_t threads, std::int64_
   return tile;
 }
 
-/// Floats of the partial states of one KV head's rows in one split, values in rows of `v_row`.
+/// Returns the floats of the partial states of one KV head's rows in one split, values in rows of
+/// `v_row`.
 std::int64_t PartFloatsOf(std::int64_t v_row, std::int64_t rows, std::int64_t tile_rows) noexcept {
   const std::int64_t most = std::min(rows, tile_rows);
   return CeilDiv(rows, tile_rows) * (2 * RoundUp(most, kKvTile) + most * v_row);
@@ -50,7 +52,7 @@ AttentionScratch AttentionScratchOf(const AttentionParams& params) noexcept {
     const std::int64_t rows = group * std::min(params.max_q_len, kSplitQueries);
     const std::int64_t tile_rows = TileRowsOf(params.num_kv_heads, params.threads, rows);
     constexpr std::int64_t kFloatBytes = sizeof(float);
-    // Wide enough for any input: 2^16 heads * 2^22 splits * 2^13 floats.
+    // std::int64_t suffices for any input: 2^16 heads * 2^22 splits * 2^13 floats.
     scratch.parts_floats =
         std::min(params.num_kv_heads * splits * PartFloatsOf(v_row, rows, tile_rows),
                  kMaxPartsBytes / kFloatBytes);
@@ -134,15 +136,15 @@ AttentionWork AttentionPartition::ItemAt(std::span<const AttentionRequest> reque
   const AttentionRequest& request = *(after - 1);
   const std::int64_t parts = request.split ? request.parts : 1;
   const std::int64_t local = item - request.first_item;
-  // Late tiles see the most keys: they go first, so that short ones fill the gaps at the end.
+  // Late tiles see the most keys: they are handed out first, so that short tiles balance the end.
   return {&request, local / parts / request.tiles,
           request.tiles - 1 - local / parts % request.tiles, local % parts};
 }
 
 AttentionWork AttentionPartition::MergeAt(std::span<const AttentionRequest> requests,
                                           std::int64_t merge) const noexcept {
-  // Requests without tiles to merge share the number of the next one that has them, the last of
-  // equals, which upper_bound finds.
+  // Requests without tiles to merge have the same number as the next one that has them, which is
+  // the last of equals; upper_bound finds it.
   const auto after = std::upper_bound(
       requests.begin(), requests.end(), merge,
       [](std::int64_t i, const AttentionRequest& request) { return i < request.first_merge; });

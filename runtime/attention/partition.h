@@ -6,8 +6,9 @@
 #include "manyhead/attention.h"
 #include "manyhead/kv_cache.h"
 
-/// How attention is cut into work: which rows and which keys each item has, and in which order
-/// partial results are merged. Numbers alone: no kernels, no tensors, no threads, no scratch.
+/// Divides attention into items of work: the rows and keys of each item, and the order in which
+/// partial results are merged. It handles numbers alone: no kernels, no tensors, no threads, no
+/// scratch.
 ///
 /// Symbols
 ///   K  KV heads              G  query heads that share one      T  queries of a request
@@ -34,31 +35,31 @@ struct KeySpan {
   std::int64_t end = 0;
 };
 
-/// What the rows of one query see: keys [0, sinks) and [begin, end), some of which may be hidden or
-/// not stored.
+/// The keys that the rows of one query see: [0, sinks) and [begin, end), some of which may be
+/// hidden or not stored.
 struct SeenKeys {
   std::int64_t sinks = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
-/// One request, and how it is cut.
+/// One request, and its division into work.
 struct AttentionRequest {
-  std::int64_t index = 0;    ///< among the requests of the Run
-  SequenceId sequence{};     ///< of the cache
+  std::int64_t index = 0;    ///< index among the requests of the Run
+  SequenceId sequence{};     ///< sequence of the cache
   std::int64_t q_begin = 0;  ///< its first query among the tokens of q
   std::int64_t q_len = 0;
   std::int64_t kv_len = 0;
-  std::int64_t position = 0;      ///< of its first query
-  std::int64_t tile_rows = 0;     ///< most rows of a tile
-  std::int64_t tiles = 0;         ///< of rows, per KV head
+  std::int64_t position = 0;      ///< position of its first query
+  std::int64_t tile_rows = 0;     ///< largest number of rows of a tile
+  std::int64_t tiles = 0;         ///< tiles of rows, per KV head
   std::int64_t parts = 0;         ///< splits that any row sees; see SplitOf
-  std::int64_t sink_parts = 0;    ///< those of the parts that hold sink tokens only
-  std::int64_t first_split = 0;   ///< of the other parts
+  std::int64_t sink_parts = 0;    ///< parts that hold sink tokens only
+  std::int64_t first_split = 0;   ///< first split of the other parts
   bool split = false;             ///< an item is one part; else it takes all and writes the result
   std::int64_t first_item = 0;    ///< items of the requests before this one
   std::int64_t first_merge = 0;   ///< tiles to merge of the requests before this one
-  std::int64_t parts_offset = 0;  ///< of its partial states, in floats
+  std::int64_t parts_offset = 0;  ///< offset of its partial states, in floats
 
   /// Returns the split, in units of kAttentionSplit keys, that is part `part`.
   std::int64_t SplitOf(std::int64_t part) const noexcept {
@@ -66,7 +67,7 @@ struct AttentionRequest {
   }
 };
 
-/// What an item is: a tile of rows of one KV head, and one part of the keys where the request is
+/// An item of work: a tile of rows of one KV head, and one part of the keys where the request is
 /// split.
 struct AttentionWork {
   const AttentionRequest* request = nullptr;
@@ -79,48 +80,48 @@ struct AttentionWork {
 struct AttentionWorkCounts {
   std::int64_t items = 0;
   std::int64_t merges = 0;        ///< tiles whose parts are merged after all items
-  std::int64_t parts_floats = 0;  ///< of all partial states
-  /// The first request that was to be split and had no room for it; null: none.
+  std::int64_t parts_floats = 0;  ///< floats of all partial states
+  /// The first request that should have been split but had no room for it; null: none.
   const AttentionRequest* unsplit = nullptr;
-  std::int64_t unsplit_floats = 0;  ///< that it needed
-  std::int64_t unsplit_room = 0;    ///< that were left
+  std::int64_t unsplit_floats = 0;  ///< floats that it needed
+  std::int64_t unsplit_room = 0;    ///< floats that were left
 };
 
 /// Floats of a plan's scratch.
 struct AttentionScratch {
-  std::int64_t thread_floats = 0;  ///< of each thread
-  std::int64_t parts_floats = 0;   ///< of partial states
+  std::int64_t thread_floats = 0;  ///< floats of each thread
+  std::int64_t parts_floats = 0;   ///< floats of partial states
 };
-/// Returns the scratch of a plan of `params`, which are valid and resolved.
+/// Returns the scratch of a plan of `params`, which must be valid and resolved.
 AttentionScratch AttentionScratchOf(const AttentionParams& params) noexcept;
 
-/// Cuts the requests of a plan. Every function depends on its arguments and the plan's parameters
-/// alone.
+/// Divides the requests of a plan into work. Every function depends on its arguments and the plan's
+/// parameters alone.
 class AttentionPartition {
  public:
-  /// `params` are valid and resolved.
+  /// Creates the partition; `params` must be valid and resolved.
   explicit AttentionPartition(const AttentionParams& params) noexcept;
 
-  /// Returns what a query at `position` sees of kv_len keys, sink tokens aside; empty spans lie in
-  /// 0..kv_len.
+  /// Returns the keys that a query at `position` sees of kv_len keys, sink tokens aside; empty
+  /// spans lie in 0..kv_len.
   KeySpan KeysSeen(std::int64_t position, std::int64_t kv_len) const noexcept;
 
-  /// Returns the request of these lengths alone, not yet among others.
+  /// Returns the request of these lengths alone, before Cut places it among others.
   AttentionRequest MakeRequest(std::int64_t q_len, std::int64_t kv_len,
                                std::int64_t position) const noexcept;
 
-  /// Places the requests of a step one after the other, and decides which are split.
+  /// Places the requests of a step one after another, and decides which are split.
   AttentionWorkCounts Cut(std::span<AttentionRequest> requests) const noexcept;
 
-  /// Returns what item `item` of the requests that Cut placed is.
+  /// Returns item `item` of the requests that Cut placed.
   AttentionWork ItemAt(std::span<const AttentionRequest> requests,
                        std::int64_t item) const noexcept;
-  /// Returns which tile merge `merge` joins the parts of, in rising order of them.
+  /// Returns the tile whose parts merge `merge` joins, in ascending order.
   AttentionWork MergeAt(std::span<const AttentionRequest> requests,
                         std::int64_t merge) const noexcept;
 
-  /// Returns where the partial state of a work item begins among the floats of all, and how many
-  /// rows its maxima and its denominators have room for.
+  /// The start of a work item's partial state among the floats of all, and the number of rows that
+  /// its maxima and denominators have room for.
   struct PartPlace {
     std::int64_t offset = 0;
     std::int64_t room = 0;

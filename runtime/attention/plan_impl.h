@@ -70,18 +70,19 @@ struct AttentionPlan::Impl {
   /// Prepare saw. lse.data may be null.
   void RunOn(Worker& worker, std::int64_t layer, const TensorView<const float>& q,
              const TensorView<float>& out, const TensorView<float>& lse) noexcept;
-  /// Dense q [T, H, D], out [T, H, Dv], lse [T, H].
+  /// Does the same for dense q [T, H, D], out [T, H, Dv], lse [T, H].
   void RunOn(Worker& worker, std::int64_t layer, const float* q, float* out, float* lse) noexcept;
 
   /// Returns the reader of the weights with which the last RunOn attended.
   AttentionWeights weights() const noexcept { return {setup_, requests_, scratch_}; }
 
-  /// The weights with which the last RunOn, over `layer`, attended: those of KV head `head` at
-  /// query `query` of request `request`. Dense q [T, H, D], lse [T, H] of that run. Called by the
-  /// threads of a team, each with its index, before anything is appended or evicted.
+  /// Computes the weights with which the last RunOn, over `layer`, attended: those of KV head
+  /// `head` at query `query` of request `request`. Dense q [T, H, D], lse [T, H] of that run. The
+  /// threads of a team call it, each with its index, before anything is appended or evicted.
   ///
-  /// lse is rounded to float, which for large logits shows in the sum of a row: the weights are
-  /// divided by it, so that with the sink logit's share they sum to 1. A row without keys is 0.
+  /// lse is rounded to float, which affects the sum of a row where logits are large: the weights
+  /// are divided by the sum, so that with the sink logit's share they sum to 1. A row without keys
+  /// is 0.
   SeenKeys WeightsOf(int thread, std::int64_t layer, std::int64_t request, std::int64_t head,
                      std::int64_t query, const float* q, const float* lse,
                      const AttentionRows& to) const noexcept {

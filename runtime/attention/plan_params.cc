@@ -16,8 +16,8 @@ constexpr const char* kCreate = "AttentionPlan::Create";
 constexpr std::int64_t kMaxHeadDim = 1024;
 constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxLength = std::int64_t{1} << 31;
-/// Beyond these the soft-cap, its inverse or a logit over it would be a denormal, which counts as
-/// 0.
+/// Outside these limits the soft-cap, its inverse or a logit divided by it would be a denormal,
+/// which counts as 0.
 constexpr float kMinSoftcap = 1e-30F, kMaxSoftcap = 1e30F;
 
 Status CheckSizes(const AttentionParams& params) {
@@ -70,14 +70,16 @@ Status CheckPerHead(const char* name, const std::vector<float>& values, std::int
   return Status();
 }
 
-/// Where the strict mode of `params` does not let it run on less than the CPU's best.
+/// Returns an error where the strict mode of `params` forbids less than the CPU's best instruction
+/// set.
 Status CheckStrict(const AttentionParams& params, Isa isa) {
   const Isa best = SupportedIsas().back();
   if (!params.strict || SameAttention(isa, best)) return Status();
   return Unsupported(kCreate, "strict: isa = ", IsaName(isa), "; this CPU runs ", IsaName(best));
 }
 
-/// Keys to the right of a query that it sees, of any use: positions stay below 2^41.
+/// Returns how many keys to the right of a query are seen, limited to useful values: positions stay
+/// below 2^41.
 std::int64_t ResolveRight(const AttentionParams& params) {
   constexpr std::int64_t kUnbounded = std::int64_t{1} << 42;
   if (params.causal) return 0;

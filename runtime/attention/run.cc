@@ -7,8 +7,8 @@ namespace {
 
 using kernels::kAttentionSplit;
 
-/// Takes the keys of one split into `state`, from empty; returns where the next split that the rows
-/// see begins, the end of keys after the last.
+/// Adds the keys of one split to `state`, which it empties first; returns the start of the next
+/// split that the rows see, or the end of the keys after the last.
 std::int64_t AttendSplit(const kernels::AttentionKernels& kernels, const AttentionTileRows& rows,
                          const TensorView<const float>& q, const TensorView<float>& out,
                          const AttentionKeySource& source, const kernels::AttentionTile& tile,
@@ -30,7 +30,7 @@ std::int64_t AttendSplit(const kernels::AttentionKernels& kernels, const Attenti
   return block.begin;
 }
 
-/// Whether the rows see any stored key of a split.
+/// Returns true where the rows see any stored key of a split.
 bool SeesSplit(const AttentionTileRows& rows, const AttentionKeySource& source,
                std::int64_t split) {
   return source.From(rows, split * kAttentionSplit).begin <
@@ -39,8 +39,8 @@ bool SeesSplit(const AttentionTileRows& rows, const AttentionKeySource& source,
 
 }  // namespace
 
-// Keys whose probabilities are to be added up are multiplied once more: only now is it known what
-// they are divided by.
+// Keys whose probabilities are added up are multiplied a second time: their divisor is only known
+// now.
 void AttentionRun::Finish(const AttentionTileRows& rows,
                           const AttentionKeySource& source) const noexcept {
   if (!source.has_scores()) {

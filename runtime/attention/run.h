@@ -13,11 +13,11 @@
 
 namespace manyhead {
 
-/// One run of attention over the requests of a step, as a thread of a team executes it: first all
-/// items, then the merges of those that are one split of a tile's keys.
+/// Runs attention over the requests of a step, as one thread of a team: first all items, then the
+/// merges of items that are one split of a tile's keys.
 class AttentionRun {
  public:
-  /// Where queries come from and results go.
+  /// The sources of queries and the destinations of results.
   struct Tensors {
     std::int64_t layer;
     const TensorView<const float>& q;
@@ -25,7 +25,7 @@ class AttentionRun {
     const TensorView<float>& lse;  ///< data may be null
   };
 
-  /// All live until On has returned.
+  /// All arguments must outlive the calls of On.
   AttentionRun(const AttentionSetup& setup, const AttentionStepRequests& requests,
                const AttentionThreadScratch& scratch, const AttentionScratchMemory& parts,
                const Tensors& tensors) noexcept
@@ -35,7 +35,7 @@ class AttentionRun {
   void On(Worker& worker, const AttentionHeadTimes& times) const noexcept;
 
  private:
-  /// Both return what they worked on.
+  /// Both return the work that they did.
   AttentionWork RunItem(std::int64_t item) const noexcept;
   AttentionWork MergeTile(std::int64_t item) const noexcept;
   /// Writes the rows' results, and adds the scores of keys that have them.

@@ -9,7 +9,7 @@
 
 namespace manyhead {
 
-/// One thread's memory.
+/// The memory of one thread.
 struct AttentionThreadScratch {
   float* q;
   float* probs;
@@ -22,18 +22,18 @@ struct AttentionThreadScratch {
 /// The memory of a plan's runs: a part for each thread, then partial states.
 class AttentionScratchMemory {
  public:
-  /// `setup` outlives it.
+  /// Allocates the memory; `setup` must outlive it.
   /// Errors   throws bad_alloc.
   explicit AttentionScratchMemory(const AttentionSetup& setup);
 
-  /// Returns what a plan of `params`, which are valid and resolved, is going to allocate.
+  /// Returns the bytes that a plan of `params`, which must be valid and resolved, allocates.
   static std::int64_t Bytes(const AttentionParams& params) noexcept;
 
   /// Returns the memory of thread `thread`.
   AttentionThreadScratch Of(int thread) const noexcept;
-  /// Returns the partial state that a work item of a request that is split leaves.
+  /// Returns the memory for the partial state of a work item of a request that is split.
   kernels::AttentionState PartOf(const AttentionWork& work) const noexcept;
-  /// Returns the floats that all partial states of a step may take.
+  /// Returns the floats available for all partial states of a step.
   std::int64_t parts_floats() const noexcept { return sizes_.parts_floats; }
 
  private:

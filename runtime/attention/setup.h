@@ -8,9 +8,9 @@
 
 namespace manyhead {
 
-/// What stays the same from run to run of a plan: its parameters, its kernels and how it cuts work.
+/// The constant parts of a plan: its parameters, its kernels and its division of work.
 struct AttentionSetup {
-  /// `params` are valid and resolved.
+  /// Creates the setup; `params` must be valid and resolved.
   explicit AttentionSetup(const AttentionParams& params);
 
   /// Returns G, the query heads that share one KV head.
@@ -22,8 +22,8 @@ struct AttentionSetup {
   AttentionPartition partition;
 };
 
-/// Returns whether attention has the same kernels on both: what one adds may serve other products
-/// only.
+/// Returns true where attention has the same kernels on both instruction sets: one may add kernels
+/// for other products only.
 bool SameAttention(Isa a, Isa b) noexcept;
 
 }  // namespace manyhead

@@ -26,7 +26,7 @@ Status AttentionStepRequests::Add(std::int64_t index, SequenceId sequence, std::
     return InvalidArgument(function, "kv_len = ", kv_len, " of request ", index,
                            " exceeds max_kv_len = ", params.max_kv_len);
   }
-  if (q_len == 0) return Status();  // nothing to do, and no place needed
+  if (q_len == 0) return Status();  // no work and no place are needed
   AttentionRequest& request = requests_[static_cast<std::size_t>(count_++)];
   request = setup_.partition.MakeRequest(q_len, kv_len, position);
   request.index = index;
@@ -73,7 +73,7 @@ Status AttentionStepRequests::Prepare(const AttentionTensors& tensors,
   }
   if (!status.ok()) return status;
   for (std::int64_t b = 0; b < count_; ++b) {
-    requests_[static_cast<std::size_t>(b)].q_begin = 0;  // views have a stride for the batch
+    requests_[static_cast<std::size_t>(b)].q_begin = 0;  // views have a batch stride
   }
   return CutItems(function);
 }

@@ -12,10 +12,10 @@
 
 namespace manyhead {
 
-/// The requests of one step: what attention reads for each, and how their work is cut.
+/// The requests of one step: the data that attention reads for each, and their division into work.
 class AttentionStepRequests {
  public:
-  /// `setup` outlives it.
+  /// Creates the list; `setup` must outlive it.
   explicit AttentionStepRequests(const AttentionSetup& setup)
       : setup_(setup), requests_(static_cast<std::size_t>(setup.params.max_q_len)) {}
 
@@ -24,8 +24,8 @@ class AttentionStepRequests {
     return params.max_q_len * static_cast<std::int64_t>(sizeof(AttentionRequest));
   }
 
-  /// Checks everything about a step but its layer's shape, and cuts its work. The cache and the
-  /// tensors live until the last run of the step.
+  /// Checks everything about a step but its layer's shape, and divides its work. The cache and the
+  /// tensors must live until the last run of the step.
   ///
   /// Errors   those of AttentionPlan::Run; `function` begins the message. There is no work then.
   Status Prepare(const KvCache& cache, std::span<const SequenceId> sequences,
@@ -63,7 +63,7 @@ class AttentionStepRequests {
   const KvCache* cache_ = nullptr;             ///< null: plain tensors
   const AttentionTensors* tensors_ = nullptr;  ///< null: a cache
   AttentionBias bias_;
-  std::vector<AttentionRequest> requests_;  ///< room for max_q_len
+  std::vector<AttentionRequest> requests_;  ///< [max_q_len]
   std::int64_t count_ = 0;
   std::int64_t q_len_ = 0;
   std::int64_t items_ = 0;

@@ -3,7 +3,7 @@
 
 #include "runtime/attention/weights.h"
 
-/// The stages of the logits of plain tensors.
+/// Computes the stages of the logits of plain tensors.
 
 namespace manyhead {
 namespace {
@@ -39,7 +39,7 @@ void AttentionWeights::OfTile(const AttentionRequest& request, std::int64_t head
                       rows.query(r)) *
                          kv_len;
   };
-  // Bias and mask may end with the valid tokens; what lies beyond is hidden.
+  // Bias and mask may end with the valid tokens; later keys are hidden.
   const bool hides = kernel_stage == kernels::AttentionStage::kBiased;
   const std::int64_t end = hides ? request.kv_len : kv_len;
   for (std::int64_t s = 0; s < end; s += kernels::kAttentionBlock) {
@@ -63,7 +63,8 @@ void AttentionWeights::OfTile(const AttentionRequest& request, std::int64_t head
 
 void AttentionWeights::OfTensors(Worker& worker, LogitStage stage, float* weights) const noexcept {
   const AttentionThreadScratch scratch = scratch_.Of(worker.index());
-  const std::int64_t tiles = requests_.count() == 0 ? 0 : requests_[0].tiles;  // all alike
+  // Equal for all requests.
+  const std::int64_t tiles = requests_.count() == 0 ? 0 : requests_[0].tiles;
   const std::int64_t kv_heads = setup_.params.num_kv_heads;
   worker.ForEach(requests_.count() * kv_heads * tiles, [&](std::int64_t i) {
     OfTile(requests_[i / tiles / kv_heads], i / tiles % kv_heads, i % tiles, scratch, stage,

@@ -29,7 +29,7 @@ AttentionTileRows::AttentionTileRows(const AttentionSetup& setup, const Attentio
     if (seen < end_key_[r]) begin_ = std::min(begin_, seen);
   }
   sinks_ = std::min(sinks_, end_);
-  // A block is visited once: sink tokens that share one with the window join it.
+  // A block is visited once: sink tokens in the first block of the window are handled with it.
   if (sinks_ > 0 && (sinks_ - 1) / kAttentionBlock >= begin_ / kAttentionBlock) begin_ = 0;
   if (begin_ == 0) sinks_ = 0;
 
@@ -61,8 +61,8 @@ void AttentionTileRows::Restrict(const kernels::KvHeadView& keys) noexcept {
     sinks_ = rules_.sink_tokens = keys.sink;
     return;
   }
-  // A token both keep as a sink is seen always, one that only the rule with the later start keeps
-  // is seen while the other's window reaches it.
+  // A sink token of both rules is always seen; a token that is a sink of only one rule, the one
+  // with the later start, is seen while the other rule's window reaches it.
   sinks_ = 0;
   for (std::int64_t r = 0; r < rows_; ++r) {
     const bool plan_first = first_key_[r] <= kept_first_[r];

@@ -7,11 +7,12 @@
 
 namespace manyhead {
 
-/// The rows of one tile: which query each is, what it sees, and where it comes from and goes to.
+/// The rows of one tile: their queries, the keys that they see, and the addresses of inputs and
+/// outputs.
 class AttentionTileRows {
  public:
-  /// Tile `index` of `head`, a KV head, which lets queries see of `keys` what its `sink` and
-  /// `recent` say.
+  /// Describes tile `index` of `head`, a KV head. Of `keys`, its `sink` and `recent` limit which
+  /// ones queries see.
   AttentionTileRows(const AttentionSetup& setup, const AttentionBias& bias,
                     const AttentionRequest& request, std::int64_t head, std::int64_t index,
                     const kernels::KvHeadView& keys) noexcept;
@@ -24,15 +25,15 @@ class AttentionTileRows {
   std::int64_t query(std::int64_t row) const noexcept { return query_[row]; }
   std::int64_t head(std::int64_t row) const noexcept { return head_[row]; }
 
-  /// The first keys at or after position `from` that any row sees and that lie in one block; empty
-  /// at end() when there are none.
+  /// Returns the first keys at or after position `from` that any row sees and that lie in one
+  /// block; empty at end() when there are none.
   KeySpan BlockFrom(std::int64_t from) const noexcept;
 
-  /// Brings the queries into the kernels' order.
+  /// Copies the queries in the kernels' order.
   void PackQueries(const TensorView<const float>& q, float* packed) const noexcept;
-  /// What to fetch during `block`, one of the last: a share of the rows of `out`, and of the
-  /// queries of the tile that this thread will probably take next. Both lie in other memory pages
-  /// for each query, so that nothing else foresees them.
+  /// Adds to `ahead` the memory to prefetch during `block`, one of the last: a share of the rows of
+  /// `out`, and of the queries of the tile that this thread will probably handle next. Both lie in
+  /// other memory pages for each query, which hardware does not prefetch.
   void AskForEnds(const TensorView<const float>& q, const TensorView<float>& out, KeySpan block,
                   kernels::AttentionAhead& ahead) const noexcept;
   kernels::AttentionTile KernelTile(const float* packed, float* probs,
@@ -46,7 +47,7 @@ class AttentionTileRows {
 
   /// Combines the plan's window and sinks with those of the head's cache.
   void Restrict(const kernels::KvHeadView& keys) noexcept;
-  /// pointers[r] = where row r's numbers begin in `view`.
+  /// Sets pointers[r] to the start of row r's numbers in `view`.
   template <class T>
   void Locate(const TensorView<T>& view, T** pointers) const noexcept;
   template <class T>
@@ -55,11 +56,11 @@ class AttentionTileRows {
   const AttentionSetup& setup_;
   const AttentionRequest& request_;
   std::int64_t rows_ = 0;
-  std::int64_t sinks_ = 0;  ///< rows see keys in [0, sinks_) and in [begin_, end_) only
+  std::int64_t sinks_ = 0;  ///< rows see only keys in [0, sinks_) and in [begin_, end_)
   std::int64_t begin_ = 0;
   std::int64_t end_ = 0;
   kernels::AttentionRules rules_;
-  std::int64_t query_[kMax];  ///< counted from the request's first
+  std::int64_t query_[kMax];  ///< index counted from the request's first query
   std::int64_t head_[kMax];
   std::int64_t position_[kMax];
   std::int64_t first_key_[kMax];

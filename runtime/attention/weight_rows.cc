@@ -3,7 +3,7 @@
 
 #include "runtime/attention/weights.h"
 
-/// The weights of single rows over a cache.
+/// Computes the weights of single rows over a cache.
 
 namespace manyhead {
 namespace {
@@ -12,20 +12,20 @@ using kernels::kAttentionBlock;
 using kernels::kAttentionRows;
 using kernels::kKvTile;
 
-/// What the blocks of one row add up to.
+/// The sums over the blocks of one row.
 struct RowSum {
   double weights = 0;
-  double surprise = 0;  ///< sum w (lse - x): the entropy, but for lse's rounding
+  double surprise = 0;  ///< sum w (lse - x): the entropy, apart from the rounding of lse
 };
 
 constexpr float kLowest = -3.40282347e38F;
 
 /// Adds `n` weights and their logits, a multiple of kKvTile.
 void AddBlock(const float* logits, const float* weights, std::int64_t n, float lse, RowSum& sum) {
-  float weight[kKvTile] = {}, surprise[kKvTile] = {};  // lanes, which compilers make vectors of
+  float weight[kKvTile] = {}, surprise[kKvTile] = {};  // lanes that compilers can vectorise
   for (std::int64_t i = 0; i < n; i += kKvTile) {
     for (std::int64_t j = 0; j < kKvTile; ++j) {
-      const float x = logits[i + j] > kLowest ? logits[i + j] : lse;  // hidden: the weight is 0
+      const float x = logits[i + j] > kLowest ? logits[i + j] : lse;  // a hidden key has weight 0
       weight[j] += weights[i + j];
       surprise[j] += weights[i + j] * (lse - x);
     }
@@ -36,7 +36,7 @@ void AddBlock(const float* logits, const float* weights, std::int64_t n, float l
   }
 }
 
-/// Keys of `seen` that lie in no hole of `keys`.
+/// Returns the number of keys of `seen` that are in no gap of `keys`.
 std::int64_t CountStored(const kernels::KvHeadView& keys, const SeenKeys& seen) {
   std::int64_t count = 0;
   for (const KeySpan span : {KeySpan{0, seen.sinks}, KeySpan{seen.begin, seen.end}}) {
@@ -97,7 +97,7 @@ SeenKeys AttentionWeights::OfRows(const AttentionTileRows& rows, const Attention
     const double wanted = 1 - double{SinkShare(rows.head(r), lse[r])};
     const double factor = sums[r].weights > 0 ? wanted / sums[r].weights : 1;
     if (to.entropy != nullptr) {
-      // -sum f w ln(f w) of what the factor f makes of the weights w.
+      // The entropy of f w, where the factor f normalises the weights w: -sum f w ln(f w).
       to.entropy[r] = static_cast<float>(factor * sums[r].surprise - wanted * std::log(factor));
       if (sums[r].weights == 0) to.entropy[r] = 0;
     }
@@ -136,7 +136,7 @@ std::int64_t AttentionWeights::BytesSeen(std::int64_t layer, std::int64_t reques
                                          std::int64_t head) const noexcept {
   const AttentionRequest& request = requests_[request_index];
   const kernels::KvHeadView keys = requests_.KeysOf(request, layer, head);
-  // Of the first tile and the last: what the others see lies between.
+  // The first and the last tile suffice: the keys that other tiles see lie between.
   SeenKeys seen = AttentionTileRows(setup_, requests_.bias(), request, head, 0, keys).seen();
   if (request.tiles > 1) {
     const SeenKeys last =

@@ -12,19 +12,20 @@
 
 namespace manyhead {
 
-/// Where the attention weights of one KV head's query heads at one query go.
+/// The destinations of the attention weights of one KV head's query heads at one query.
 struct AttentionRows {
-  float* weights = nullptr;  ///< [G] rows by key position
+  float* weights = nullptr;  ///< [G] rows, indexed by key position
   std::int64_t stride = 0;   ///< elements from row to row
-  std::int64_t length = 0;   ///< keys to write, all; 0: only those that SeenKeys names
+  /// Number of keys to write, with zeros; 0: only those that SeenKeys names.
+  std::int64_t length = 0;
   float* entropy = nullptr;  ///< [G] -sum w ln w, nats; or null
 };
 
-/// Attention weights after the fact: the logits of a row once more, by the kernels that attended,
-/// and what they are divided by, its lse. No values are read.
+/// Computes attention weights after a run: the logits of a row again, by the kernels of that run,
+/// and its lse as the divisor. No values are read.
 class AttentionWeights {
  public:
-  /// All live as long as it does.
+  /// All arguments must outlive it.
   AttentionWeights(const AttentionSetup& setup, const AttentionStepRequests& requests,
                    const AttentionScratchMemory& scratch) noexcept
       : setup_(setup), requests_(requests), scratch_(scratch) {}

@@ -13,8 +13,8 @@ struct LayerOptions {
   std::vector<KvPolicy> policies;    ///< the first is full
   std::vector<KvHeadParams> params;  ///< every type of keys and of values with every policy
   std::vector<std::size_t> policy;   ///< [params] index of the policy in `policies`
-  std::vector<std::int64_t>
-      bytes;  ///< of each, for one sequence, beyond those of a head that is off
+  /// [params] bytes of one sequence, beyond those of a head that is off.
+  std::vector<std::int64_t> bytes;
 };
 
 /// Returns the policies worth trying in a layer for a context of `tokens` tokens: full; a window as

@@ -119,7 +119,7 @@ struct MultiHeadAttention::Impl {
   // T = max_q_len, S = max_kv_len.
   AlignedBuffer<float> query_;                  // [T, H*D]; sequential [T, D]
   AlignedBuffer<float> key_;                    // [T, K*D]; cross [S, K*D]
-  AlignedBuffer<float> value_;                  // likewise with Dv
+  AlignedBuffer<float> value_;                  // [T, K*Dv]; cross [S, K*Dv]
   AlignedBuffer<float> attended_;               // [T, H*Dv]; sequential [T, Dv]
   AlignedBuffer<float> head_key_, head_value_;  // sequential: [S, D], [S, Dv]
   AlignedBuffer<float> term_;                   // sequential: [T, d_model]

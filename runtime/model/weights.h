@@ -24,9 +24,9 @@ struct NormWeights {
 struct LayerWeights {
   NormWeights attention_norm, query_norm, key_norm, post_attention_norm;
   NormWeights ffn_norm, post_ffn_norm;
-  std::vector<float> query_bias, key_bias, value_bias;  ///< with ModelConfig::qkv_bias
-  std::vector<float> output_bias;                       ///< with ModelConfig::output_bias
-  std::vector<float> gate_bias, up_bias, down_bias;     ///< with ModelConfig::ffn_bias
+  std::vector<float> query_bias, key_bias, value_bias;  ///< present with ModelConfig::qkv_bias
+  std::vector<float> output_bias;                       ///< present with ModelConfig::output_bias
+  std::vector<float> gate_bias, up_bias, down_bias;     ///< present with ModelConfig::ffn_bias
   WeightView query, key, value, output;  ///< [H*D, d], [K*D, d], [K*Dv, d], [d, H*Dv]
   WeightView gate, up, down;             ///< [F, d] in gated blocks, [F, d], [d, F]
 };

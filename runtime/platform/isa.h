@@ -22,11 +22,11 @@ namespace internal {
 
 /// The features of a CPU and its operating system that decide which kernels run.
 struct CpuFeatures {
-  bool avx2 = false;  ///< with FMA and F16C
+  bool avx2 = false;  ///< includes FMA and F16C
   bool avx_vnni = false;
   bool avx512 = false;  ///< F, CD, BW, DQ and VL
   bool avx512_vnni = false;
-  bool amx = false;  ///< with AVX512-BF16
+  bool amx = false;  ///< includes AVX512-BF16
 
   bool operator==(const CpuFeatures&) const = default;
 };

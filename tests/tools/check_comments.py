@@ -16,7 +16,7 @@ import sys
 FOLDERS = ("include", "kernels", "runtime", "tools", "tests", "bench")
 PLAIN = ("include/", "runtime/platform/", "runtime/linear/", "runtime/layer/", "runtime/model/",
          "runtime/formats/", "runtime/architecture/", "runtime/text/", "runtime/session/", "runtime/memory/",
-         "runtime/heads/", "runtime/calibrate/", "runtime/c_api/", "kernels/", "tools/")
+         "runtime/heads/", "runtime/calibrate/", "runtime/c_api/", "kernels/", "tools/", "runtime/attention/")
 LABELS = ("Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|Policies|Sharing|Growth|"
           "Memory|Handles|Structs|Numbers|Norms|Rotation|Groups")
 COMMENT = re.compile(r"^\s*//[/!]?(?!<)( ?)(.*)$")
@@ -26,7 +26,7 @@ INSIDE = re.compile(rf"\S.*\s((?:{LABELS})  +\S|(?<=[.;:] )(?:Aliasing|Accuracy|
 # Words that begin no sentence, and words that begin one only if a main clause follows after a comma or colon.
 FRAGMENT = re.compile(r"(?:Of|What|How|Whose|Likewise)\b", re.IGNORECASE)
 PHRASE = re.compile(r"(?:By|That|Where|With|Without|Over|As|From)\b(?!`)[^,:;(]*\.(?:\s|$)")
-TRAILING = re.compile(r"\S.*?\s//[/!]?<? (?=((?:of|what|how|whose|that|by|with|without|over|likewise)\b.*))")
+TRAILING = re.compile(r"\s*\S.*?\s//[/!]?<? (?=((?:of|what|how|whose|that|by|with|without|over|likewise)\b.*))")
 WORDS = {
     r"texts? in the making": "sequence",
     r"one text of a model": "one sequence of a model",
@@ -112,7 +112,7 @@ def check_text(text: str, plain: bool) -> list[tuple[int, str]]:
 
 def self_test() -> None:
     """Each wrong comment gives one error, each right one none."""
-    for wrong in ("/// Of the model.\nint a;", "// What a head keeps.\nint a;", "int a;  ///< of one block",
+    for wrong in ("/// Of the model.\nint a;", "// What a head keeps.\nint a;", "  int a;  ///< of one block",
                   "// With the defaults filled in.\nint a;", "/// A text in the making.\nint a;",
                   "/// Reads it. Errors   kIoError.\nint a;", "/// Errors   kIoError, which says\n/// why.\nint a;",
                   "/// Reads.\n///          why.\nint a;"):

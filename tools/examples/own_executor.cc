@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
   }
   manyhead::SessionOptions options;
   options.context = 256;
-  options.threads = 3;  // of which the calling thread is one
+  options.threads = 3;  // the calling thread is one of them
   auto session = manyhead::Session::Create(*model, options);
   const auto ids = model->tokenizer().Encode(argv[2]);
   if (!session.ok() || !ids.ok()) return 1;
