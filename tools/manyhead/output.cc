@@ -51,9 +51,7 @@ void Stdout::Write(std::string_view text) {
   if (stdout_error == 0) stdout_error = WriteAll(STDOUT_FILENO, text);
 }
 
-void Stdout::WriteJson(const Json& value, int indent) {
-  Write(value.dump(indent) + "\n");
-}
+void Stdout::WriteJson(const Json& value, int indent) { Write(value.dump(indent) + "\n"); }
 
 bool Stdout::ok() noexcept { return stdout_error == 0; }
 
