@@ -10,8 +10,8 @@
 #include "manyhead/kv_cache.h"
 #include "manyhead/types.h"
 
-/// What the benchmark programs share. They run the instruction set that MANYHEAD_ISA names, or else
-/// the best, on one thread and on all CPUs.
+/// Declares what the benchmark programs share. They run the instruction set that MANYHEAD_ISA
+/// names, or else the best, on one thread and on all CPUs.
 
 namespace manyhead::bench {
 

@@ -95,7 +95,7 @@ struct Case {
 struct CaseResult {
   std::vector<TokenId> ids;         ///< greedy
   std::vector<std::string> logits;  ///< checksums after the prompt and after each of `ids`
-  std::optional<double> mean_nll;   ///< of the prompt, if it has 2 tokens
+  std::optional<double> mean_nll;   ///< loss of the prompt, if it has 2 tokens
 };
 
 bool IsPlain(const Recipe& recipe) { return std::string_view(recipe.name).starts_with("prompt"); }

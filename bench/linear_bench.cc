@@ -57,7 +57,7 @@ std::vector<std::byte> RandomBytes(std::int64_t n) {
   return bytes;
 }
 
-/// How a model holds its weights: as their file does, or side by side.
+/// The storage of a model's weights: as their file stores them, or side by side.
 struct Storage {
   const char* name;
   bool packed;

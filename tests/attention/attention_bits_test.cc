@@ -1,4 +1,4 @@
-// What must not change a single bit, and properties that hold whatever the numbers.
+// Tests changes that must not change a single bit, and properties that hold for all numbers.
 
 #include <gtest/gtest.h>
 

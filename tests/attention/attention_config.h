@@ -44,7 +44,8 @@ struct AttentionConfig {
   std::int64_t num_kv_heads = 2;
   std::int64_t head_dim = 20;
   std::int64_t head_dim_v = 20;
-  std::vector<std::int64_t> q_lens = {1};    ///< of each request; equal where route is kTensors
+  /// Lengths of the requests; equal where route is kTensors.
+  std::vector<std::int64_t> q_lens = {1};
   std::vector<std::int64_t> kv_lens = {70};  ///< valid tokens
   std::int64_t kv_padding = 0;               ///< tokens of plain tensors beyond the longest request
   std::vector<std::int64_t> query_starts = {};  ///< plain tensors; empty: default

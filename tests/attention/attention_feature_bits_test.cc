@@ -1,4 +1,5 @@
-// What must not change a single bit while every feature is on, and what Run may not do besides.
+// Tests changes that must not change a single bit while every feature is on, and side effects that
+// Run must not have.
 
 #include <gtest/gtest.h>
 #include <immintrin.h>

@@ -240,7 +240,7 @@ TEST_F(AttentionTensorErrors, RowsOfBiasAndMaskShorterThanTheKeys) {
         t.bias.mask = {shown_.data(), 5, 0, 0, 5};
       },
       {"mask", "kv_len = 5", "10"});
-  // As long as each request's valid tokens is enough.
+  // A length of each request's valid tokens suffices.
   AttentionTensors tensors = Good();
   lengths_ = {9, 4};
   tensors.kv_lens = lengths_.data();

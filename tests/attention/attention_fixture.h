@@ -83,7 +83,7 @@ inline AttentionParams ParamsFor(const AttentionCase& shape, Isa isa, int thread
   return params;
 }
 
-/// What a plan is made of without complaint, for tests that spoil one thing.
+/// Returns valid parameters of a plan, for tests that make one of them invalid.
 inline AttentionParams GoodParams() {
   AttentionParams params;
   params.num_heads = 4;

@@ -192,8 +192,8 @@ TEST_P(AttentionHeads, EachHeadSeesWhatItsPolicySays) {
   }
 }
 
-// What was evicted was not to be seen any more: cut in any way, a text gives the same bits, on any
-// number of threads, and whatever lies in pages that were given back.
+// Evicted tokens would not be seen any more: a sequence gives the same bits however it is divided,
+// on any number of threads, and whatever released pages contain.
 TEST_P(AttentionHeads, StepsOfAnySizeGiveTheSameBits) {
   const Text text = MakeText({14, 7, 24, 24, 0, 1300, 0.3, true, 0}, MixedHeads(), 5);
   std::vector<float> whole;
@@ -245,7 +245,8 @@ TEST_P(AttentionHeads, FullHeadsAreThoseOfThePlainCache) {
   }
 }
 
-/// What a budget keeps, kept by hand: groups of 16 tokens, each with what its keys received.
+/// Selects the tokens that a budget keeps with plain code: groups of 16 tokens, each with the
+/// weight that its keys received.
 class Keeper {
  public:
   Keeper(const KvPolicy& policy, std::int64_t tokens)

@@ -1,5 +1,5 @@
-// How attention is cut into work, as numbers: every row meets every split of keys that it sees
-// exactly once, whatever the number of threads and the batch.
+// Tests the division of attention into work as numbers: every row meets every split of keys that it
+// sees exactly once, whatever the number of threads and the batch.
 
 #include "runtime/attention/partition.h"
 
@@ -61,7 +61,8 @@ bool SeesSplit(const AttentionParams& params, std::int64_t position, std::int64_
 /// (request, KV head, row, split).
 using Place = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 
-/// How often the items of a step meet each place; a whole item meets all splits from its first.
+/// Counts how often the items of a step meet each place; a whole item meets all splits from its
+/// first.
 std::map<Place, int> Meetings(const AttentionParams& params, const AttentionPartition& partition,
                               const std::vector<AttentionRequest>& requests, std::int64_t items) {
   const std::int64_t group = params.num_heads / params.num_kv_heads;
@@ -159,7 +160,7 @@ TEST(AttentionPartition, PartialStatesLieApartWithinTheScratch) {
   const AttentionWorkCounts work = partition.Cut(requests);
   ASSERT_GT(work.merges, 0);
   EXPECT_LE(work.parts_floats, AttentionScratchOf(params).parts_floats);
-  std::map<std::int64_t, std::int64_t> ranges;  // by beginning
+  std::map<std::int64_t, std::int64_t> ranges;  // keyed by their beginning
   for (std::int64_t i = 0; i < work.items; ++i) {
     const AttentionWork one = partition.ItemAt(requests, i);
     if (!one.request->split) continue;

@@ -212,7 +212,7 @@ TEST_P(AttentionValues, WindowToBothSides) {
   ExpectValues(Attend(params, zeros, zeros, v).out_THD, {3, 3, 3, 3, 3});
 }
 
-// What is attended hands NaN on, whatever is done to its logit.
+// A NaN in a key or value that is attended appears in the result, whatever is done to its logit.
 TEST_P(AttentionValues, NanInWhatIsAttendedComesOut) {
   const std::vector<float> bias = {0.5F, -0.5F}, nan_bias = {kNan, 0};
   const std::vector<std::uint8_t> mask = {1, 1};

@@ -20,7 +20,7 @@ INSTANTIATE_TEST_SUITE_P(Isa, AttentionWeights, ::testing::ValuesIn(kAllIsas), I
 constexpr LogitStage kStages[] = {LogitStage::kScores, LogitStage::kCapped, LogitStage::kBiased,
                                   LogitStage::kProbs};
 
-/// How far a stage of f32 may be off for |q| <= gain, |k| <= 1: the logit as in
+/// Returns the largest error of a stage in f32 for |q| <= gain, |k| <= 1: the logit as in
 /// AttentionResult::out_bound_TH, and a probability's share of it.
 double Bound(const AttentionConfig& config, LogitStage stage, double expected) {
   const double u = 0x1p-24, D = static_cast<double>(config.head_dim);

@@ -237,7 +237,7 @@ void KvModel::Append(std::int64_t count) {
     ASSERT_TRUE(status.ok()) << status.message();
   }
   next_serial_ += count;
-  // What attention would add.
+  // This adds the scores that attention would add.
   for (std::size_t i = 0; i < heads_.size(); ++i) {
     if (!heads_[i].scored()) continue;
     const kernels::KvHeadView view = cache_.impl().HeadView(id, heads_[i].layer, heads_[i].head);

@@ -17,7 +17,7 @@ namespace manyhead::testing {
 struct ModelToken {
   enum class State { kHeld, kEvicted, kDropped };
   State state = State::kHeld;
-  std::int64_t serial = 0;  ///< what was written, see cache_testing.h
+  std::int64_t serial = 0;  ///< number that was written, see cache_testing.h
 };
 
 struct ModelHead {
@@ -33,13 +33,14 @@ struct ModelHead {
 
 struct ModelSequence {
   std::int64_t length = 0, first_query = 0;
-  std::vector<ModelHead> heads;  ///< of all layers
+  std::vector<ModelHead> heads;  ///< heads of all layers
 };
 
 /// Everything a step may change, so that one can be tried on a copy.
 struct ModelState {
   std::map<SequenceId, ModelSequence> sequences;
-  std::vector<std::int64_t> most_pages;  ///< by page size: the most that lists were made for
+  /// [page size] largest number of pages that lists were made for.
+  std::vector<std::int64_t> most_pages;
   std::int64_t most_sequences = 0;
   std::int64_t retired = 0;  ///< places of sequences whose ids are used up
 };
@@ -134,7 +135,7 @@ class KvModel {
   int next_page_ = 0;
   int refusals_ = 0, successes_ = 0;
   TempDir folder_;
-  std::vector<ModelSequence> saved_;  ///< what the file has
+  std::vector<ModelSequence> saved_;  ///< contents of the file
 };
 
 /// A cache of few, short, very different heads, whose histories reach its cap.

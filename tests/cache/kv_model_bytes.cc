@@ -5,7 +5,7 @@
 #include "runtime/cache/table_bytes.h"
 #include "tests/cache/kv_model.h"
 
-/// What the plain cache's pages and tables take, and whether the cap lets it.
+/// Computes the bytes of the plain cache's pages and tables, and whether the cap allows them.
 
 namespace manyhead::testing {
 namespace {

@@ -139,7 +139,7 @@ TEST(KvPrefix, KeepsWhatWasLastUsed) {
   EXPECT_THAT(KvCache::Create(params).status().message(), HasSubstr("max_prefixes = -1"));
 }
 
-// What windows have evicted is missing to a shorter text: then less is taken, or nothing.
+// A shorter sequence may need tokens that windows have evicted: then fewer are taken, or none.
 TEST(KvPrefix, PoliciesTakeOnlyWhatIsExact) {
   for (const KvPolicy& policy : {KvPolicy::Window(20), KvPolicy::Budget(48, 10)}) {
     KvCache cache = *KvCache::Create(Params(1000, policy));

@@ -50,7 +50,7 @@ class KvQuant : public ::testing::TestWithParam<Isa> {
     kernels_ = KernelsFor(GetParam()).kv;
   }
 
-  /// What `row` reads back as once stored, which is the same for keys and values.
+  /// Returns `row` as it reads back once stored, which is the same for keys and values.
   std::vector<float> Stored(KvType type, const std::vector<float>& row) {
     const auto n = static_cast<std::int64_t>(row.size());
     const KvPageLayout layout = MakeKvPageLayout({1, n, n}, type, type, 16);

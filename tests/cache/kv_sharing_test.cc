@@ -20,7 +20,7 @@ KvCacheParams TwoLayers(std::int64_t sequences) {
   return params;
 }
 
-/// Of one page of every head.
+/// Returns the bytes of one page of every head.
 std::int64_t RowBytes(const KvCache& cache) { return cache.bytes_per_token() * 16; }
 
 TEST(KvSharing, AForkTakesTablesOnlyAndCopiesThePageItWrites) {

@@ -49,7 +49,7 @@ class KvSnapshotDamage : public ::testing::Test {
     return params;
   }
 
-  /// What restoring `bytes` says; the cache must be as before, and work.
+  /// Returns the error of restoring `bytes`; the cache must be unchanged, and work.
   Status Refused(const std::string& bytes, const KvRestoreOptions& options = {"fp"}) {
     folder_.Write("s", bytes);
     const Status status = cache_.Restore(path_, options).status();

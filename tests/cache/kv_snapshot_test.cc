@@ -22,7 +22,7 @@
 #include "tests/support/kv_reference.h"
 #include "tests/support/temp_dir.h"
 
-/// What a snapshot brings back, and how it gets to its file.
+/// Tests the contents of a restored snapshot, and how its file is written.
 
 namespace manyhead {
 namespace {
@@ -115,7 +115,7 @@ TEST(KvSnapshot, BringsBackAllThatSequencesHold) {
   EXPECT_LT(other.usage().used_bytes,
             other.usage(pairs[0][1])->used_bytes + other.usage(pairs[2][1])->used_bytes);
 
-  // What follows is the same too: evictions by windows and by scores, copies of shared pages.
+  // Later steps are the same too: evictions by windows and by scores, copies of shared pages.
   for (int i = 0; i < 4; ++i)
     for (const auto& [saved, back] : pairs) {
       ASSERT_TRUE(AppendScored(cache, saved, Serials(2000 + i, 11)).ok());
@@ -149,7 +149,7 @@ TEST(KvSnapshot, OneSequenceComesWithoutTheOthers) {
   EXPECT_GE(bytes, cache.usage(b)->used_bytes);
 }
 
-// What heads have evicted takes no room in the file, nor do heads that are off.
+// Evicted tokens take no room in the file, nor do heads that are off.
 TEST(KvSnapshot, EvictedTokensAreNotStored) {
   const TempDir folder;
   KvCacheParams params;

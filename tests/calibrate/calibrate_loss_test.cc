@@ -14,8 +14,8 @@
 #include "tests/support/model_files.h"
 #include "tests/support/test_name.h"
 
-/// What small caches may cost: int8 on all heads, and a calibrated mix within 40 % of f16's bytes.
-/// A model that is absent is a visible skip; tools/fetch_model.py brings it.
+/// Tests the loss with small caches: int8 on all heads, and a calibrated combination within 40 % of
+/// f16's bytes. A model that is absent is a visible skip; tools/fetch_model.py fetches it.
 
 namespace manyhead {
 namespace {

@@ -45,7 +45,7 @@ CalibrateOptions Options(double fraction) {
   return options;
 }
 
-/// What a session of these heads gives, by way of its own code.
+/// Returns the loss in a session with these heads, computed by other code.
 double SessionLoss(const Model& model, const Calibration& calibration, bool held_out) {
   SessionOptions options;
   options.kv_policy = FormatKvHeads(calibration.heads);

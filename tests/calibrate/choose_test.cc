@@ -97,7 +97,7 @@ TEST(ChooseOptions, IsCloseToTheBestOfAllCombinations) {
   EXPECT_LT(excess / solved, 0.5) << "losses are 0..16 for each head";
 }
 
-// With many heads the greedy choice along the hulls is optimal but for the last step.
+// For many heads, the greedy choice along the hulls is optimal except for the last step.
 TEST(ChooseOptions, ManyHeadsAreWithinOneStepOfTheBound) {
   std::mt19937 random(8);
   Heads heads(300);

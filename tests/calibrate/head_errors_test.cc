@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-/// What types and policies do to a head's attention, against plain loops in double.
+/// Tests the errors of types and policies in a head's attention against plain loops in double.
 
 namespace manyhead {
 namespace {
@@ -94,7 +94,7 @@ struct Text {
     return out;
   }
 
-  /// By KV head.
+  /// Returns the errors, [KV head].
   std::vector<double> Error(const std::vector<float>& keys, const std::vector<float>& values,
                             const Sees& sees) const {
     std::vector<double> change(kKvHeads), whole(kKvHeads), errors;

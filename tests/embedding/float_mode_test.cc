@@ -58,7 +58,7 @@ TEST(FloatMode, ModelsAndSessions) {
   ExpectModeKept("Load", [] { return Model::Load(kPath, {.threads = 2}).ok(); });
   ExpectModeKept("Create", [&] { return Session::Create(model, {.context = 64}).ok(); });
   ExpectModeKept("Encode", [&] { return model.tokenizer().Encode("the small bird").ok(); });
-  ExpectModeKept("Append", [&] { return session->Append(ids).ok(); });  // by oneDNN
+  ExpectModeKept("Append", [&] { return session->Append(ids).ok(); });  // runs in oneDNN
   ExpectModeKept("Append", [&] { return session->Append(std::span(ids).first(1)).ok(); });
   ExpectModeKept("Truncate", [&] { return session->Truncate(20).ok(); });
   ExpectModeKept("Score", [&] { return session->Score(ids, nll).ok(); });

@@ -20,7 +20,7 @@
 #include "manyhead/manyhead.h"
 #include "tests/support/temp_dir.h"
 
-// What a host program does around the library: threads, regions, forks, limits, files.
+// Tests the library in a host program: threads, regions, forks, limits, files.
 
 namespace manyhead {
 namespace {
@@ -154,7 +154,7 @@ TEST(Host, KeepsItsFloatingPointMode) {
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | 0x8000U);  // flushes denormals: another mode than that of this library
   EXPECT_EQ(Generate(model, 2), kText);
-  EXPECT_EQ(_mm_getcsr() & ~0x3FU, (before | 0x8000U) & ~0x3FU);  // without the sticky flags
+  EXPECT_EQ(_mm_getcsr() & ~0x3FU, (before | 0x8000U) & ~0x3FU);  // the sticky flags do not count
   _mm_setcsr(before);
   EXPECT_EQ(Generate(model, 1), kText);
   EXPECT_EQ(_mm_getcsr() & ~0x3FU, before & ~0x3FU);
@@ -197,7 +197,8 @@ TEST(Host, TheDefaultCountIsThatOfItsAffinity) {
 TEST(Host, NoThreadsToBeHad) {
   const Model model = LoadModel();
   EXPECT_EQ(InChild([&] {
-              pthread_attr_t attributes;  // of new threads, whose stacks cannot be had
+              // Attributes of new threads, whose stacks cannot be allocated.
+              pthread_attr_t attributes;
               if (pthread_attr_init(&attributes) != 0 ||
                   pthread_attr_setstacksize(&attributes, std::size_t{1} << 46) != 0 ||
                   pthread_setattr_default_np(&attributes) != 0)

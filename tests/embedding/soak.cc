@@ -43,7 +43,7 @@ class Random {
   std::mt19937_64 bits_{11};
 };
 
-/// What the process holds besides the texts.
+/// The resources that the process holds besides the texts.
 struct Holdings {
   std::int64_t anonymous_kib = 0, descriptors = 0, threads = 0;
 };

@@ -12,7 +12,7 @@
 #include "manyhead/manyhead.h"
 #include "tools/examples/pool_executor.h"
 
-// Whose threads do the work changes no bit of the results.
+// Results have the same bits whoever's threads do the work.
 
 namespace manyhead {
 namespace {

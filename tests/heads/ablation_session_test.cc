@@ -29,7 +29,8 @@ class AblatedSession : public ::testing::Test {
     return testing::LoadTiny(tiny);
   }
 
-  /// What a session that has had `ablation` from the start gives after `tokens` tokens and 1 more.
+  /// Returns the logits of a session that has had `ablation` from the start after `tokens` tokens
+  /// and 1 more.
   std::vector<float> Fresh(const Ablation& ablation, int tokens) {
     Session session = Ablated(model_, Exact(), ablation);
     LogitsAfter(session, SomeIds(tokens));

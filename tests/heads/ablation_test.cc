@@ -11,8 +11,8 @@
 #include "manyhead/session.h"
 #include "tests/heads/ablation_testing.h"
 
-/// What an ablation does to a session's logits and bytes, against models whose weights were changed
-/// by hand, computed in double precision.
+/// Tests an ablation's effect on a session's logits and bytes, against models whose weights were
+/// changed by plain code, computed in double precision.
 
 namespace manyhead {
 namespace {
@@ -64,7 +64,7 @@ TEST_P(AblationOf, AHeadOffIsItsColumnsOfWoZeroed) {
 TEST_P(AblationOf, EditsOfManyHeadsTogether) {
   const Model model = LoadTiny(tiny_);
   TinyModel changed = tiny_;
-  ScaleOutput(changed, 0, 2, 0);  // with the next a whole KV head
+  ScaleOutput(changed, 0, 2, 0);  // together with the next a whole KV head
   ScaleOutput(changed, 0, 3, 0);
   ScaleOutput(changed, 1, 0, 0.5F);
   ScaleOutput(changed, 1, 4, -2);
@@ -78,7 +78,7 @@ TEST_P(AblationOf, EditsOfManyHeadsTogether) {
   }
 }
 
-// What a head gives in place of its own is a constant: the same as a bias behind W_O.
+// A constant in place of a head's output is the same as a bias after W_O.
 TEST_P(AblationOf, AMeanIsABiasBehindWo) {
   const Model model = LoadTiny(tiny_);
   Ablation ablation = Parse(model, "1.2=mean,1.3=mean,1.0=mean");

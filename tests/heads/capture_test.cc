@@ -44,7 +44,7 @@ double Sum(const std::vector<float>& weights) {
   return sum;
 }
 
-/// Steps of many rows and of one, each of whose rows is compared with the reference.
+/// Runs prefill chunks and decode steps, and compares each row with the reference.
 void CheckRows(const Model& model, const ObservedDecoder::Options& options) {
   ObservedDecoder decoder(model, options);
   std::vector<Kept> rows;

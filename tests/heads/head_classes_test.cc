@@ -164,7 +164,7 @@ TEST(ClassifyHeads, PoliciesAreAcceptedByASession) {
   const auto found = ClassifyHeads(Bundled(), {});
   ASSERT_TRUE(found.ok());
   const auto policies = ClassPolicies(Bundled().config(), found->heads);
-  EXPECT_EQ(policies[1][0].policy, KvPolicy::Full());  // of the induction head
+  EXPECT_EQ(policies[1][0].policy, KvPolicy::Full());  // policy of the induction head
   SessionOptions options;
   options.kv_policy = FormatKvHeads(policies);
   const auto session = Session::Create(Bundled(), options);
@@ -189,7 +189,7 @@ TEST(ClassifyHeads, SentencesAddSyntacticScores) {
     EXPECT_EQ(dependencies[0].accuracy, 1);  // there is but one earlier word
     EXPECT_EQ(dependencies[1].relation, "nsubj");
     EXPECT_EQ(dependencies[1].count, 1);
-    EXPECT_NE(report.head_class, HeadClass::kSyntactic);  // of one sentence
+    EXPECT_NE(report.head_class, HeadClass::kSyntactic);  // one sentence is not enough
   }
 }
 

@@ -1,4 +1,4 @@
-// What a profile says of heads, against the rows that are captured in the same steps.
+// Tests head profiles against the rows that are captured in the same steps.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -208,7 +208,7 @@ TEST(ClassOf, TakesTheFirstClassWhoseThresholdIsReached) {
   step(&HeadScores::previous_token, 0.4, HeadClass::kPreviousToken);
   step(&HeadScores::retrieval, 0.1, HeadClass::kRetrieval);
   step(&HeadScores::induction, 0.4, HeadClass::kInduction);
-  scores.twin = 1;  // of a sink: all sinks are alike
+  scores.twin = 1;  // twin of a sink: all sinks are alike
   EXPECT_EQ(ClassOf(scores), HeadClass::kInduction);
   scores.sink = 0;
   EXPECT_EQ(ClassOf(scores), HeadClass::kCollapsed);
@@ -241,7 +241,7 @@ TEST(ClassPolicies, AKvHeadKeepsWhatItsMostDemandingQueryHeadNeeds) {
     report.head_class = classes[i];
     heads.push_back(report);
   }
-  heads[11].scores.twin = 1;  // of the retrieval head: what that does, this does
+  heads[11].scores.twin = 1;  // twin of the retrieval head: it does the same
   heads[11].scores.twin_head = 2;
   const auto policies = ClassPolicies(config, heads);
   ASSERT_EQ(policies.size(), 2U);

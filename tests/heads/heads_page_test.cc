@@ -96,7 +96,7 @@ TEST(HeadsPage, RemovingWoIsRemovingTheHead) {
 // [swap]
 /// The layer with two heads of one group, and their columns of W_O, in each other's place.
 Layer Swapped(Layer layer, std::int64_t a, std::int64_t b) {
-  constexpr std::int64_t rows = Layer::D * Layer::d_model;  // of a head in W_q
+  constexpr std::int64_t rows = Layer::D * Layer::d_model;  // rows of a head in W_q
   std::swap_ranges(layer.w_q.begin() + a * rows, layer.w_q.begin() + (a + 1) * rows,
                    layer.w_q.begin() + b * rows);
   for (std::int64_t row = 0; row < Layer::d_model; ++row) {

@@ -1,4 +1,4 @@
-// What the heads that the classifier names do to the loss.
+// Tests the effect on the loss of the heads that the classifier names.
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@
 
 namespace manyhead::testing {
 
-/// What a step showed of one layer.
+/// The data that a step passed on for one layer.
 struct ObservedLayer {
   std::int64_t position = 0, rows = 0;
   std::vector<float> query, lse, attended, projected;  ///< as in AttentionStep

@@ -38,7 +38,7 @@ RowStats Expected(const std::vector<float>& weights, const HeadProfileOptions& o
 void Check(const std::vector<float>& weights, const SeenKeys& seen,
            const HeadProfileOptions& options) {
   const RowStats expected = Expected(weights, options);
-  std::vector<float> poisoned = weights;  // what is not seen is not read
+  std::vector<float> poisoned = weights;  // hidden keys must not be read
   for (std::int64_t s = 0; s < std::ssize(weights); ++s)
     if (s >= seen.sinks && (s < seen.begin || s >= seen.end)) poisoned[s] = NAN;
   const RowStats stats = StatsOfRow(poisoned.data(), seen, std::ssize(weights) - 1, options);

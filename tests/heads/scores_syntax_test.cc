@@ -1,4 +1,4 @@
-// How often the strongest arc is a dependency, against the definition over whole matrices.
+// Tests how often the strongest arc is a dependency, against the definition over whole matrices.
 
 #include "runtime/heads/classify/scores_syntax.h"
 
@@ -182,7 +182,7 @@ TEST(SyntaxScorer, AHeadThatFollowsAVerbsSubjectIsFound) {
     if (score.relation == "nsubj") {
       EXPECT_EQ(score.accuracy, 1);
       EXPECT_EQ(score.offset, 2);
-      EXPECT_EQ(score.baseline, 1);  // of one sentence the distance alone says it all
+      EXPECT_EQ(score.baseline, 1);  // in one sentence the distance alone predicts everything
       score.baseline = 0.5;
     }
   EXPECT_EQ(ClassOf(scores), HeadClass::kSyntactic);

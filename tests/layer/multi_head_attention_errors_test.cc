@@ -24,7 +24,7 @@ MultiHeadAttentionParams Params() {
   return params;
 }
 
-/// What Create says once `change` has made something wrong.
+/// Returns the error of Create after `change` has made an argument invalid.
 std::string CreateError(
     const std::function<void(MultiHeadAttentionParams&, MultiHeadAttentionWeights&)>& change) {
   MultiHeadAttentionParams params = Params();

@@ -32,7 +32,7 @@ MultiHeadAttentionParams Params(Isa isa) {
   return params;
 }
 
-// What differs from head to head must reach the right one, also when each is computed alone.
+// Values that differ between heads must reach the right head, also when each is computed alone.
 TEST_P(LayerFeatures, SlopesSinksAndSoftCapOfEachHead) {
   MANYHEAD_SKIP_UNLESS_CPU_RUNS(GetParam());
   MultiHeadAttentionParams params = Params(GetParam());

@@ -58,7 +58,7 @@ MultiHeadAttentionParams ParamsOf(const Case& c, Isa isa, std::int64_t max_len) 
   return params;
 }
 
-/// How far two orders of the last sum may lie apart, as the header states it.
+/// Checks that two orders of the last sum differ by no more than the header states.
 void ExpectWithinSumOrder(const std::vector<float>& a, const std::vector<double>& b,
                           const MultiHeadAttentionParams& params, const Expected& expected) {
   const AttentionParams& attention = params.attention;
@@ -176,7 +176,7 @@ TEST_P(Layer, PiecesThroughACacheEqualTheWhole) {
                {60}, {3, 1, 4, 52}, {9, 24, 27}, {40, 8, 0, 1, 1, 10}, ones})
         ExpectSameBits(AppendPieces(layer, x, pieces, role), out,
                        role == RowRole::kDecode ? "decode" : "prefill");
-      // By default one token decodes and more are a prompt.
+      // By default, one token is a decode step and more are a prompt.
       const std::vector<double> wide(out.begin(), out.end());
       ExpectNear(AppendPieces(layer, x, {40, 8, 1, 1, 10}), wide, "both roles");
     }

@@ -110,7 +110,7 @@ TEST_P(RopeOn, EveryPositionAndSizeIsAsExactAsTheFirst) {
         for (std::size_t i = 0; i < x.size(); ++i)
           ASSERT_NEAR(x[i], static_cast<double>(expected[i]), 2e-7)
               << head_dim << "/" << rotary_dim << " position " << position << " element " << i;
-        // What lies beyond the rotated elements is not touched at all.
+        // Elements beyond the rotated ones must not be changed at all.
         ASSERT_EQ(std::memcmp(x.data() + rotary_dim, before.data() + rotary_dim,
                               static_cast<std::size_t>(head_dim - rotary_dim) * sizeof(float)),
                   0);
@@ -208,7 +208,7 @@ TEST(RopeYarn, AmplitudeIsOnceTheUsualFactor) {
   ASSERT_TRUE(rope->Apply({q.data(), 1, 1}, 1000).ok());
   ASSERT_TRUE(rope->Apply({k.data(), 1, 1}, 1000).ok());
   for (std::size_t i = 0; i < q.size(); ++i) after += static_cast<double>(q[i]) * k[i];
-  EXPECT_NEAR(after / before, 1.29647699, 1e-6);  // of a score between equal positions
+  EXPECT_NEAR(after / before, 1.29647699, 1e-6);  // factor of a score between equal positions
 }
 
 TEST(RopeYarn, AmplitudeNeverShrinks) {
@@ -244,8 +244,8 @@ TEST(RopeScaling, LinearDividesEveryFrequencyAndFactorsEachItsOwn) {
   }
 }
 
-// What the changed base is for: the fastest pair keeps its frequency, the slowest is divided by
-// the whole factor, as linear scaling does to all.
+// The changed base has this purpose: the fastest pair keeps its frequency, the slowest is divided
+// by the whole factor, as linear scaling does to all.
 TEST(RopeScaling, NtkChangesTheBase) {
   for (const std::int64_t dim : {4, 64, 128}) {
     const auto plain = FrequenciesOf(Plain(dim, 10000));

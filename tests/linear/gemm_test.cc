@@ -15,8 +15,8 @@
 
 #include "tests/linear/linear_testing.h"
 
-/// What needs a process of its own: its thread count, its memory, and oneDNN's instruction set,
-/// which ctest varies through MANYHEAD_ISA.
+/// Tests that need a process of their own: its thread count, its memory, and oneDNN's instruction
+/// set, which ctest varies through MANYHEAD_ISA.
 
 namespace manyhead {
 namespace {

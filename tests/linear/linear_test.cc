@@ -23,7 +23,7 @@ struct Reference {
   double tolerance = 0;
 };
 
-/// What weights and activations are rounded to before they are multiplied.
+/// The types that weights and activations are rounded to before they are multiplied.
 enum class Rounding { kNone, kInt8, kBf16 };
 
 /// Exact: n f32 additions and products lose at most n eps of the sum of magnitudes; a vector
@@ -63,7 +63,7 @@ Reference Compute(const WeightView& weight, const float* row, const float* x, fl
 
 struct Shape {
   std::int64_t rows;
-  std::int64_t blocks;  ///< of the type; for plain numbers, columns = 17 * blocks
+  std::int64_t blocks;  ///< blocks of the type; for plain numbers, columns = 17 * blocks
   std::int64_t M;
 };
 

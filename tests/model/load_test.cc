@@ -93,7 +93,7 @@ std::string MessageAfter(const std::function<void(TinyModel&)>& change) {
   return LoadBytes(tiny.ToGguf().Bytes()).status().message();
 }
 
-// What a file says of itself is quoted so that it stays one line, and does nothing to a terminal.
+// Text from a file is quoted so that it stays one line, and does no harm to a terminal.
 TEST(ModelLoad, MessagesQuoteTheFilesTextsSafely) {
   const std::string hostile = "a\n\x1b[2Jb", quoted = "a\\x0a\\x1b[2Jb";
   const auto message = [](const GgufWriter& file) {

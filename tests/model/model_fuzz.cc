@@ -91,7 +91,7 @@ std::vector<GgufEdits> MakeBases() {
   return bases;
 }
 
-/// What was loaded can be used.
+/// Uses a model that was loaded.
 void Use(const Model& model, std::size_t file_bytes) {
   const manyhead::ModelConfig& config = model.config();
   FuzzCheck(!config.layers.empty() && config.vocab_size > 0 && config.d_model > 0);

@@ -117,7 +117,7 @@ struct Part {
   AttentionTap* tap = nullptr;
 };
 
-/// What a step gave for each row.
+/// The results of a step for each row.
 struct Rows {
   std::vector<float> logits, hidden;
 };
@@ -322,7 +322,7 @@ TEST_P(StepBatchTest, EditsAndTapsAreThoseOfTheirSequence) {
     EXPECT_TRUE(SameBits(taps[i].seen, taps_alone[i].seen.data())) << i;
     EXPECT_THAT(taps[i].sequences, ::testing::Each(many.ids[i == 0 ? 2 : 3]));
   }
-  // Without its edits the sequence gives other logits.
+  // The same sequence gives other logits without its edits.
   World plain(model_, kCaches[0], {isa, MathMode::kFast, 1, 1});
   plain.Add();
   World edited(model_, kCaches[0], {isa, MathMode::kFast, 1, 1});

@@ -27,7 +27,7 @@ struct TinyModel {
   std::int64_t rope_original_context = 0;
   std::vector<float> rope_factors;
   float final_softcap = 0;
-  WeightType matrices = WeightType::kF32;  ///< how they are stored; also kF16, kQ8_0
+  WeightType matrices = WeightType::kF32;  ///< type of storage; also kF16, kQ8_0
   bool epsilon_key = true;                 ///< the file states the norms' epsilon
 
   std::int64_t vocab() const { return 259 + extra_tokens + extra_rows; }
@@ -58,7 +58,7 @@ struct TinyModel {
   std::vector<double> FeedForward(const std::string& block, const std::vector<double>& x) const;
   bool IsLocal(std::int64_t layer) const;
 
-  std::map<std::string, std::int64_t> cols_;  // of each matrix that MakeWeights drew
+  std::map<std::string, std::int64_t> cols_;  // columns of each matrix that MakeWeights drew
   unsigned state_ = 1;
 };
 

@@ -23,11 +23,11 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// What one region did.
+/// The effects of one region.
 struct Region {
   int members = 0;         ///< worker.count()
   int entered = 0;         ///< workers that ran the body
-  std::int64_t total = 0;  ///< of 0..99
+  std::int64_t total = 0;  ///< sum of 0..99
 };
 
 Region RunRegion(int threads) {
@@ -287,7 +287,7 @@ TEST_F(Executor, IsReplacedOnlyWhereItIsNotInUse) {
       worker.Barrier();
     }
   });
-  EXPECT_GE(refused.load(), 2);  // of four, of which some may meet each other
+  EXPECT_GE(refused.load(), 2);  // some of the four may meet each other
   EXPECT_EQ(*SelectTeam(), Team::kExecutor);
   ExpectWhole(RunRegion(2), 2);
   examples::PoolExecutor pool(1);

@@ -188,7 +188,7 @@ TEST_P(TeamBackends, AForkedProcessAndItsParentGoOn) {
 
 TEST_P(TeamBackends, WorksWhereTheSystemGivesNoThread) {
   const auto child = [this] {
-    pthread_attr_t attributes;  // of new threads, whose stacks cannot be had
+    pthread_attr_t attributes;  // attributes of new threads, whose stacks cannot be allocated
     if (pthread_attr_init(&attributes) != 0 ||
         pthread_attr_setstacksize(&attributes, std::size_t{1} << 46) != 0 ||
         pthread_setattr_default_np(&attributes) != 0)
@@ -196,7 +196,7 @@ TEST_P(TeamBackends, WorksWhereTheSystemGivesNoThread) {
     if (GetParam() != Team::kExecutor && *SelectTeam() != GetParam()) return 3;
     return SumOf100(4) == 4950 ? 0 : 1;
   };
-  int result = -1;  // of a thread that has no team yet
+  int result = -1;  // result of a thread that has no team yet
   std::thread([&] { result = InChild(child); }).join();
   EXPECT_EQ(result, 0);
 }
@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(EveryTeam, TeamBackends,
                          ::testing::Values(Team::kOwn, Team::kOpenMp, Team::kExecutor),
                          [](const auto& test) { return std::string(TeamName(test.param)); });
 
-/// How many workers a region of at most `threads` has.
+/// Returns the number of workers in a region of at most `threads`.
 int Members(int threads) {
   int members = 0;
   RunTeam(threads, [&](Worker& worker) {

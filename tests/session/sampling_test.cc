@@ -21,7 +21,7 @@ Result<TokenId> SampleOnce(SamplingParams params, const std::vector<float>& logi
   return sampler->Sample(logits, history);
 }
 
-/// How often each id is drawn.
+/// Counts how often each id is drawn.
 std::map<TokenId, int> Draw(SamplingParams params, const std::vector<float>& logits, int times) {
   std::map<TokenId, int> counts;
   Result<Sampler> sampler = Sampler::Create(params, static_cast<std::int64_t>(logits.size()));

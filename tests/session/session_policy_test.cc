@@ -87,7 +87,7 @@ TEST(SessionPolicy, StepsOfAnySizeGiveTheSameLogits) {
   EXPECT_NE(LogitsAfter(plain, SomeIds(300)), results.front());
 }
 
-// What a policy evicted is evaluated anew where a shorter text needs it.
+// Evicted tokens are evaluated again where a shorter sequence needs them.
 TEST(SessionPolicy, TruncationIsExact) {
   const Model model = TinyLlama();
   for (const char* policy : {"window(20)", "sink(4)+recent(70)", "budget(64)", "off"}) {
@@ -133,7 +133,7 @@ TEST(SessionPolicy, TheCapCountsPagesTablesAndScratch) {
   options.kv_budget_bytes = INT64_MAX;
   Session roomy = *Session::Create(model, options);
   EXPECT_EQ(roomy.cache().params().capacity_bytes, whole.cache().params().capacity_bytes);
-  // What is refused names the least cap: scratch and a sequence of one token.
+  // An error names the least cap: scratch and a sequence of one token.
   const std::string& message = refused.status().message();
   const std::int64_t least = std::stoll(message.substr(message.find("expected ") + 9));
   options.kv_budget_bytes = least - 1;

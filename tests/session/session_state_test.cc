@@ -95,7 +95,7 @@ TEST(SessionState, GoesOnAsIfItHadNeverStopped) {
       ASSERT_TRUE(whole.Save(folder.File("s")).ok());
 
       Session again = *Session::Create(model, options);
-      LogitsAfter(again, Ids(90, 8));  // what it held before goes
+      LogitsAfter(again, Ids(90, 8));  // Restore drops the tokens held before
       ASSERT_TRUE(again.Restore(folder.File("s")).ok());
       ASSERT_EQ(std::vector(again.tokens().begin(), again.tokens().end()), Ids(before));
       EXPECT_TRUE(SameBits(again.logits(), logits));
@@ -171,7 +171,7 @@ TEST(SessionState, LogitsAreThereOnlyWhileTheyAreRight) {
   EXPECT_THAT(session.logits(), IsEmpty());
 }
 
-// What a model's own prompt has left may be continued by another text; a prompt that is held as a
+// A sequence may continue after the tokens of a model's own prompt; a prompt that is held as a
 // whole is not evaluated again.
 TEST(SessionState, APromptThatIsHeldIsNotEvaluatedAgain) {
   const Model model = Bundled();

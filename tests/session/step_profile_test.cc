@@ -178,7 +178,7 @@ TEST(StepTimer, AThreadThatIsWaitedForWorksAndTheOtherWaits) {
     profile = {};
     StepTimer timer;
     timer.SetProfile(&profile, 2);
-    std::thread([&] {  // whose teams have not slept yet
+    std::thread([&] {  // a thread whose teams have not slept yet
       RunTeam(2, [&](Worker& worker) {
         timer.Begin(worker);
         if (worker.index() == 0) threads = worker.count();

@@ -55,7 +55,7 @@ TEST(StopText, TheOneThatEndsFirstWins) {
     }
 }
 
-/// What stands before the stop that is complete first, as a reader of single bytes finds it.
+/// Returns the text before the stop that is complete first, found by reading single bytes.
 std::string ReadByteByByte(const std::vector<std::string>& stops, const std::string& text,
                            bool* stopped) {
   *stopped = true;

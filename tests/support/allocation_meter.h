@@ -4,7 +4,7 @@
 
 namespace manyhead::testing {
 
-/// What operator new has been asked for since Reset, in a program that links allocation_meter.cc.
+/// Record the requests to operator new since Reset, in a program that links allocation_meter.cc.
 void ResetAllocationMeter() noexcept;
 std::size_t LargestAllocationBytes() noexcept;
 std::size_t NumAllocations() noexcept;

@@ -62,7 +62,7 @@ Logit LogitOf(const AttentionCase& shape, std::int64_t h, std::int64_t t, std::i
 /// Softmax of one row over the keys it sees, the sink logit included.
 struct Row {
   std::vector<std::int64_t> keys;
-  std::vector<double> probs;  ///< of `keys`
+  std::vector<double> probs;  ///< probabilities of `keys`
   double lse = -kInfinity;
   double logit_error = 0;
 };

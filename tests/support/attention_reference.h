@@ -40,7 +40,7 @@ struct AttentionCase {
 struct AttentionResult {
   std::vector<double> out_THD;
   std::vector<double> lse_TH;
-  /// How far f32 arithmetic may be off in a row's outputs and its lse, from the row's own numbers.
+  /// Error bounds of f32 arithmetic in a row's outputs and its lse, from the row's own numbers.
   ///
   /// With u = 2^-24, a logit x of a key consists of D rounded additions of terms that sum up to X
   /// in magnitude, whose errors are as likely up as down: (sqrt(D) + 4) u X. The soft-cap costs 8 u
@@ -63,7 +63,7 @@ std::vector<double> ReferenceWeights(const AttentionCase& shape, LogitStage stag
                                      const std::vector<float>& q_THD,
                                      const std::vector<float>& k_SKD);
 
-/// How far f32 attention may be from the reference for |q| <= q_max, |k| <= k_max, |v| <= v_max,
+/// Returns the largest error of f32 attention for |q| <= q_max, |k| <= k_max, |v| <= v_max,
 /// without bias, ALiBi and soft-cap.
 ///
 /// A logit is D rounded additions of terms below q_max k_max, whose errors are as likely up as

@@ -44,7 +44,7 @@ class GgufEdits {
     for (const GgufFile::KeyBytes& key : keys) {
       const std::size_t type = at + 8 + key.key.size();
       at += key.bytes.size();
-      for (const std::size_t offset : {0U, 4U, 8U, 12U, 16U, 20U})  // of strings and arrays too
+      for (const std::size_t offset : {0U, 4U, 8U, 12U, 16U, 20U})  // for strings and arrays too
         if (type + offset < at) places_.push_back(type + offset);
     }
     for (const StoredTensor& tensor : file->tensors()) {

@@ -153,7 +153,8 @@ class GgufWriter {
   }
 
   std::uint32_t version = 3;
-  std::uint64_t alignment = 32;  ///< of the data; add general.alignment as a key if it is another
+  /// Alignment of the data; add general.alignment as a key if it differs.
+  std::uint64_t alignment = 32;
   std::uint64_t tensor_count = 0;
   std::uint64_t kv_count = 0;
 

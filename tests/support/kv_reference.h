@@ -8,9 +8,9 @@
 #include "manyhead/kv_cache.h"
 #include "manyhead/types.h"
 
-/// What keys and values become in each KV type, and where kernels/kv_layout.h puts them, by a
-/// reading of its own in double precision. Every step that the format rounds to f32 or f16 is
-/// rounded here as well, so that codes agree bit for bit.
+/// Converts keys and values to each KV type, and places them as kernels/kv_layout.h says, by
+/// separate code in double precision. Every step that the format rounds to f32 or f16 is rounded
+/// here as well, so that quantised values agree bit for bit.
 
 namespace manyhead::testing {
 
@@ -24,7 +24,7 @@ std::uint16_t Encode(KvType type, float x);
 struct QuantizedRow {
   struct Group {
     float scale = 0;
-    float min = 0;  ///< of int4 only
+    float min = 0;  ///< only used in int4
   };
   std::vector<Group> groups;
   std::vector<int> codes;  ///< [D]

@@ -87,7 +87,7 @@ TEST(Bpe, AnyBytesComeBack) {
       }
       const std::vector<TokenId> ids = MustEncode(tokenizer, text);
       const std::string back = tokenizer.Decode(ids);
-      // What NFC composes comes back composed, and stays so.
+      // Text that NFC composes decodes to its composed form, and remains so.
       if (FindPreTokenizer(pre)->nfc && text.find('\xCC') != std::string::npos) {
         EXPECT_EQ(MustEncode(tokenizer, back), ids) << pre;
       } else {

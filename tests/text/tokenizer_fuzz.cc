@@ -71,7 +71,7 @@ std::string Spell(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
   return text;
 }
 
-/// What the ids of a text spell.
+/// The kinds of text that the ids of a text spell.
 enum class Spells : std::uint8_t {
   kAnyText,   ///< the dummy prefix and unknown tokens change it
   kSameText,  ///< the text
