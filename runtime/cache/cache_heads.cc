@@ -34,7 +34,7 @@ void CacheHeads::TurnOff(std::int64_t layer, std::int64_t index) noexcept {
   params.policy = KvPolicy::Off();
   const std::size_t arena = head.arena;
   head = MakeKvHead(params_.layers[static_cast<std::size_t>(layer)], params, params_.page_size);
-  head.arena = arena;  // of no page any more
+  head.arena = arena;  // the index of no page size
 }
 
 }  // namespace manyhead

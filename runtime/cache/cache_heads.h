@@ -12,7 +12,7 @@ namespace manyhead {
 /// The KV heads of all layers, in order, and the parameters that they follow from.
 class CacheHeads {
  public:
-  /// `params` are resolved and in range.
+  /// Makes the list; `params` must be resolved and in range.
   explicit CacheHeads(KvCacheParams params);
 
   /// Returns the bytes of a cache's lists of heads and layers.
@@ -33,12 +33,12 @@ class CacheHeads {
     return layers_[static_cast<std::size_t>(layer)].first_head + static_cast<std::size_t>(head);
   }
 
-  /// Returns the bytes of a page of each size, of which KvHead::arena is an index.
+  /// Returns the bytes of a page of each size; KvHead::arena is an index of this list.
   const std::vector<std::int64_t>& page_sizes() const noexcept { return page_sizes_; }
   /// Returns the bytes that page_size tokens take on every layer and head.
   std::int64_t page_row_bytes() const noexcept { return page_row_bytes_; }
 
-  /// Gives a head the policy `off`.
+  /// Sets the policy of a head to `off`.
   void TurnOff(std::int64_t layer, std::int64_t head) noexcept;
 
  private:

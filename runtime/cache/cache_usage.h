@@ -6,13 +6,13 @@
 #include "runtime/cache/kv_sequence.h"
 #include "runtime/cache/page_store.h"
 
-/// Bytes, pages and tokens in use.
+/// Counts bytes, pages and tokens in use.
 
 namespace manyhead {
 
-/// Returns what the whole cache has in use; a page that sequences share counts once.
+/// Returns the usage of the whole cache; a page that sequences share counts once.
 KvUsage UsageOf(const PageStore& pages);
-/// Returns what one sequence has in use; a page that it shares counts in full.
+/// Returns the usage of one sequence; a page that it shares counts in full.
 KvUsage UsageOf(const PageStore& pages, const KvSequence& sequence);
 /// Returns what each head holds of one sequence, [layer][KV head].
 std::vector<std::vector<KvHeadUsage>> HeadUsageOf(const CacheHeads& heads,

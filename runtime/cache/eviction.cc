@@ -9,7 +9,8 @@ namespace manyhead {
 PageRange OutOfWindow(const KvHead& head, const HeadTable& table, std::int64_t length) noexcept {
   if (head.off() || head.recent == kernels::kSeesAll) return {};
   const std::int64_t page = head.layout.page_size;
-  const std::int64_t seen = length - head.recent + 1;  // the first token a query at `length` sees
+  // The first token that a query at `length` sees.
+  const std::int64_t seen = length - head.recent + 1;
   std::int64_t first = CeilDiv(head.sink, page);
   if (const kernels::KvSpan* hole = table.HoleAt(first * page))
     first = std::max(first, hole->end / page);
@@ -22,7 +23,7 @@ std::int64_t MarkOverBudget(const KvHead& head, HeadTable& table, std::int64_t l
   const KvPolicy& policy = head.params.policy;
   std::int64_t over = table.HeldIn(0, length) - policy.budget, marked = 0;
   const std::int64_t first = CeilDiv(policy.sink, page);
-  // The page that the next token goes to stays as well.
+  // The page of the next token is kept as well.
   const std::int64_t last = std::max<std::int64_t>(0, length - policy.recent) / page;
   for (; over > 0; ++marked) {
     std::int64_t least = -1;
@@ -30,7 +31,7 @@ std::int64_t MarkOverBudget(const KvHead& head, HeadTable& table, std::int64_t l
       if (table.pages[p] != nullptr && table.scores[p] >= 0 &&
           (least < 0 || table.scores[p] < table.scores[least]))
         least = p;
-    if (least < 0) break;  // all else is protected
+    if (least < 0) break;  // all other pages are protected
     table.scores[least] = ~table.scores[least];
     table.marked = true;
     over -= table.HeldIn(least * page, (least + 1) * page);
@@ -48,7 +49,7 @@ void Unmark(HeadTable& table) noexcept {
 std::int64_t ExactLengthOf(const KvHead& head, const HeadTable& table, std::int64_t length,
                            std::int64_t wanted) noexcept {
   if (wanted == length || head.off()) return wanted;
-  if (head.scored()) return 0;  // the dropped tokens' queries are in the scores
+  if (head.scored()) return 0;  // the scores contain the dropped tokens' queries
   if (head.recent == kernels::kSeesAll) return wanted;
   for (std::int64_t i = table.holes.size() - 1; i >= 0; --i) {
     const kernels::KvSpan& hole = table.holes[i];

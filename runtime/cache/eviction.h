@@ -5,13 +5,14 @@
 #include "runtime/cache/head_table.h"
 #include "runtime/cache/kv_head.h"
 
-/// What policies decide about one head's tokens of one sequence: which may go, and how far back the
-/// sequence can be cut as if it had never been longer. Decisions alone: no page is given back here.
+/// Decides, by the policies, which tokens of one head and sequence may be evicted, and to which
+/// length the sequence can be truncated as if it had never been longer. These functions release no
+/// page.
 
 namespace manyhead {
 
 /// Full pages, [first, last), that no query from position `length` on sees by the head's window;
-/// those before `first` were evicted before, or hold sink tokens.
+/// pages before `first` have been evicted, or hold sink tokens.
 struct PageRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
@@ -25,7 +26,7 @@ std::int64_t MarkOverBudget(const KvHead& head, HeadTable& table, std::int64_t l
 inline bool IsMarked(const HeadTable& table, std::int64_t page) noexcept {
   return table.scores[page] < 0;
 }
-/// Takes all marks away.
+/// Removes all marks.
 void Unmark(HeadTable& table) noexcept;
 
 /// Returns the greatest length up to `wanted` at which a head that now has `length` tokens is as if

@@ -7,7 +7,7 @@ namespace {
 
 using kernels::KvSpan;
 
-/// The first hole that ends after `position`.
+/// Returns the first gap that ends after `position`.
 std::int64_t FirstHoleAfter(const Table<KvSpan>& holes, std::int64_t position) noexcept {
   return std::upper_bound(holes.begin(), holes.end(), position,
                           [](std::int64_t s, const KvSpan& hole) { return s < hole.end; }) -
@@ -30,7 +30,8 @@ const KvSpan* HeadTable::HoleAt(std::int64_t position) const noexcept {
 
 void HeadTable::AddHole(std::int64_t begin, std::int64_t end) noexcept {
   if (begin >= end) return;
-  const std::int64_t first = FirstHoleAfter(holes, begin - 1);  // a hole that ends at begin joins
+  // A gap that ends at `begin` is joined.
+  const std::int64_t first = FirstHoleAfter(holes, begin - 1);
   std::int64_t last = first;
   KvSpan joined{begin, end};
   for (; last < holes.size() && holes[last].begin <= end; ++last) {

@@ -10,27 +10,27 @@
 
 namespace manyhead {
 
-/// What a KV head holds of one sequence: token s lies in pages[s / page_size], unless it is in a
-/// hole. A page all of whose tokens are in holes is null.
+/// The tokens that a KV head holds of one sequence: token s lies in pages[s / page_size], unless it
+/// is in a gap. A page whose tokens are all in gaps is null.
 struct HeadTable {
   Table<std::byte*> pages;
-  Table<std::int64_t> scores;    ///< of each page, where the head is scored
-  Table<kernels::KvSpan> holes;  ///< ascending, not touching
-  bool marked = false;           ///< some scores are, see MarkOverBudget
+  Table<std::int64_t> scores;    ///< [page] scores, where the head is scored
+  Table<kernels::KvSpan> holes;  ///< gaps, ascending and not adjacent
+  bool marked = false;           ///< some scores are marked, see MarkOverBudget
 
   std::int64_t bytes() const noexcept { return pages.bytes() + scores.bytes() + holes.bytes(); }
 
-  /// Tokens of [begin, end) that are held.
+  /// Returns the number of tokens of [begin, end) that are held.
   std::int64_t HeldIn(std::int64_t begin, std::int64_t end) const noexcept;
-  /// The hole that holds `position`; null if none does.
+  /// Returns the gap that contains `position`; null if none does.
   const kernels::KvSpan* HoleAt(std::int64_t position) const noexcept;
-  /// Joins [begin, end) to the holes, of which there may be one more afterwards.
+  /// Adds [begin, end) to the gaps, of which there may be one more afterwards.
   void AddHole(std::int64_t begin, std::int64_t end) noexcept;
-  /// Forgets holes from position `length` on.
+  /// Removes gaps from position `length` on.
   void CutHoles(std::int64_t length) noexcept;
 };
 
-/// An empty table of `head` with room for so many entries.
+/// Makes an empty table of `head` with room for this many entries.
 /// Errors   throws bad_alloc.
 HeadTable MakeHeadTable(const KvHead& head, std::int64_t pages, std::int64_t holes);
 

@@ -23,12 +23,13 @@ const Status& StatusOf(const Result<T>& result) noexcept {
   return result.status();
 }
 
-/// The result of `operation`, for which stored prefixes make room.
+/// Returns the result of `operation`; stored prefixes are evicted where it finds no room.
 template <class Operation>
 auto WithRoom(KvCache::Impl& impl, const Operation& operation) {
   for (;;) {
     auto result = operation();
-    // Anew each time: what is shared, and so what has to be copied, changes as well.
+    // The operation is planned again each time: evicting changes which pages are shared and must be
+    // copied.
     if (StatusOf(result).code() != StatusCode::kOutOfPages || !impl.prefixes.DropOldest())
       return result;
   }
@@ -68,7 +69,7 @@ Status KvCache::Reserve(SequenceId sequence, std::int64_t count) {
   const auto reserve = [&] {
     return ReserveTokens(impl_->pages, impl_->At(sequence), count, "KvCache::Reserve");
   };
-  // No room in the pool helps a sequence that is too long.
+  // Evicting does not help a sequence that is too long.
   if (count > impl_->params().max_tokens - impl_->Length(sequence)) return reserve();
   return WithRoom(*impl_, reserve);
 }

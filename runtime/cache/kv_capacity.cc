@@ -8,20 +8,20 @@
 #include "runtime/platform/errors.h"
 #include "runtime/platform/math.h"
 
-/// What a cache takes, before there is one.
+/// Computes the bytes of a cache before it is created.
 
 namespace manyhead {
 namespace {
 
-/// Most pages that a head holds of a sequence which grows to `tokens` tokens in steps of up to
-/// `step`: a step's tokens, and what was kept before it.
+/// Returns the largest number of pages that a head holds of a sequence which grows to `tokens`
+/// tokens in steps of up to `step`: those of a step, and those kept before it.
 std::int64_t MostPages(const KvHead& head, std::int64_t tokens, std::int64_t step) noexcept {
   const std::int64_t all = head.PagesFor(tokens), page = head.layout.page_size;
   if (head.off()) return 0;
   if (head.scored()) return std::min(all, CeilDiv(head.params.policy.budget + step, page));
   if (head.recent == kernels::kSeesAll) return all;
-  // The pages kept at length L repeat with L once the window has left the sinks; before that they
-  // grow with L. So the greatest is among the last page's lengths.
+  // The number of pages kept at length L repeats with L once the window has left the sinks; before
+  // that it grows with L. So the maximum is among the last page's lengths.
   const std::int64_t last = tokens - step;
   std::int64_t most = 0;
   for (std::int64_t length = std::max<std::int64_t>(0, last - page); length <= last; ++length) {
@@ -33,17 +33,17 @@ std::int64_t MostPages(const KvHead& head, std::int64_t tokens, std::int64_t ste
   return most;
 }
 
-/// Most holes the head's table is given room for on the way.
+/// Returns the largest number of gaps that the head's table needs room for.
 std::int64_t MostHoles(const KvHead& head, std::int64_t tokens, std::int64_t pages) noexcept {
   if (head.off()) return 0;
   // A budget may keep every other page, and evict as many at once.
   if (head.scored()) return 2 * std::min(pages, head.PagesFor(tokens));
-  // A window's hole grows by one that joins it.
+  // A window has one gap, which is extended by one that adjoins it.
   const std::int64_t sinks = CeilDiv(head.sink, head.layout.page_size);
   return (tokens - head.recent) / head.layout.page_size > sinks ? 2 : 0;
 }
 
-/// Adds to a sum of bytes; false once it would exceed 2^63 - 1.
+/// Adds to a sum of bytes; returns false once it would exceed 2^63 - 1.
 class ByteSum {
  public:
   void Add(std::int64_t count, std::int64_t bytes) noexcept {
@@ -72,7 +72,7 @@ Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t s
   if (step < 0) return InvalidArgument(kName, "step = ", step, "; expected 0 or more");
   step = step == 0 ? tokens : std::min(step, tokens);
   ByteSum bytes;
-  std::map<std::int64_t, ByteSum> arena_pages;  // by bytes of a page
+  std::map<std::int64_t, ByteSum> arena_pages;  // keyed by the bytes of a page
   std::int64_t num_heads = 0;
   for (std::size_t l = 0; l < resolved->layers.size(); ++l)
     for (const KvHeadParams& head_params : resolved->heads[l]) {

@@ -9,7 +9,7 @@ KvHead MakeKvHead(const KvLayerShape& shape, const KvHeadParams& params,
   KvHead head;
   head.params = params;
   const KvPolicy& policy = params.policy;
-  // Small groups of tokens compete for a budget; the others' pages are better large.
+  // Small groups of tokens compete for a budget; other heads gain from large pages.
   head.layout = MakeKvPageLayout(shape, params.k_type, params.v_type,
                                  head.scored() ? kernels::kKvTile : page_size);
   switch (policy.kind) {

@@ -15,7 +15,7 @@ namespace manyhead {
 struct KvHead {
   kernels::KvPageLayout layout;
   KvHeadParams params;
-  std::size_t arena = 0;  ///< of pages of its size
+  std::size_t arena = 0;  ///< index of the arena with pages of its size
   /// A query at position i sees tokens below `sink` and those above i - recent.
   std::int64_t sink = 0;
   std::int64_t recent = kernels::kSeesAll;
@@ -25,8 +25,8 @@ struct KvHead {
   std::int64_t PagesFor(std::int64_t tokens) const noexcept {
     return off() ? 0 : CeilDiv(tokens, layout.page_size);
   }
-  /// Returns the page pointers that a table of so many pages has room for. Short sequences never
-  /// grow their tables.
+  /// Returns the number of page pointers that a table of this many pages has room for. Short
+  /// sequences never grow their tables.
   std::int64_t RoomForPages(std::int64_t pages) const noexcept {
     constexpr std::int64_t kFirstPages = 64;
     return off() ? 0 : RoomFor(std::max<std::int64_t>(1, pages), kFirstPages);
@@ -35,7 +35,7 @@ struct KvHead {
     constexpr std::int64_t kFirstHoles = 4;
     return RoomFor(holes, kFirstHoles);
   }
-  /// Returns the bytes of a new table for so many entries.
+  /// Returns the bytes of a new table for this many entries.
   std::int64_t NewTableBytes(std::int64_t pages, std::int64_t holes) const noexcept {
     return TableBytes(RoomForPages(pages), RoomForHoles(holes));
   }
@@ -47,7 +47,7 @@ struct KvHead {
   }
 };
 
-/// Returns a head of a cache with pages of `page_size` tokens, but for its arena. `params` are
+/// Returns a head of a cache with pages of `page_size` tokens, without its arena. `params` must be
 /// valid.
 KvHead MakeKvHead(const KvLayerShape& shape, const KvHeadParams& params,
                   std::int64_t page_size) noexcept;

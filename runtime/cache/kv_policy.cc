@@ -39,7 +39,7 @@ struct Parts {
   std::optional<std::int64_t> window, sink, recent, budget;
   bool full = false, off = false;
 
-  /// Where the value of a part goes; null for an unknown name.
+  /// Returns the member for the value of a part; null for an unknown name.
   std::optional<std::int64_t>* ValueOf(std::string_view name) {
     if (name == "window") return &window;
     if (name == "sink") return &sink;

@@ -39,7 +39,7 @@ std::optional<Range> ReadRange(const Json& json) {
   return range;
 }
 
-/// Which of `count` things the list `key` of an entry selects; all without such a list.
+/// Reads which of `count` items the list `key` of an entry selects; all without such a list.
 Status ReadSelection(const std::string& where, const Json& entry, const char* key,
                      std::int64_t count, std::vector<bool>* selected) {
   selected->assign(static_cast<std::size_t>(count), !entry.contains(key));
@@ -59,7 +59,7 @@ Status ReadSelection(const std::string& where, const Json& entry, const char* ke
   return Status();
 }
 
-/// What an entry changes of a head.
+/// The values that an entry sets for a head.
 struct Changes {
   std::optional<KvType> k_type, v_type;
   std::optional<KvPolicy> policy;
@@ -153,13 +153,13 @@ Result<Heads> ParseKvHeads(std::string_view text, const KvCacheParams& params) {
     for (std::vector<KvHeadParams>& layer : resolved->heads)
       for (KvHeadParams& head : layer) head.policy = *policy;
   }
-  resolved = ResolveKvShapes(*resolved, kName);  // whether every policy is in range
+  resolved = ResolveKvShapes(*resolved, kName);  // checks that every policy is in range
   if (!resolved.ok()) return resolved.status();
   return resolved->heads;
 }
 
 std::string FormatKvHeads(const Heads& heads) {
-  // Not by way of Json, whose destructor needs memory of its own.
+  // The text is not built by Json, whose destructor needs memory of its own.
   std::string text = "{\"heads\": [";
   const char* separator = "\n  ";
   for (std::size_t l = 0; l < heads.size(); ++l)

@@ -25,7 +25,7 @@ Status CheckType(const char* function, const char* name, KvType type) {
                          "; expected 0..4 (f32, f16, bf16, int8, int4)");
 }
 
-/// `what` names the head.
+/// Checks a policy; `what` names the head.
 Status CheckPolicy(const KvPolicy& policy, const std::string& what) {
   const auto check = [&](const char* name, std::int64_t value, std::int64_t least) {
     if (value >= least && value <= kMaxPolicyTokens) return Status();
@@ -45,7 +45,7 @@ Status CheckPolicy(const KvPolicy& policy, const std::string& what) {
     case KvPolicyKind::kBudget: {
       Status status = check("sink", policy.sink, 0);
       if (status.ok()) status = check("recent", policy.recent, 0);
-      // The pages that hold them may hold up to 15 tokens more each.
+      // The pages of these tokens may hold up to 15 further tokens each.
       constexpr std::int64_t kPages = 2 * kernels::kKvTile;
       return status.ok() ? check("budget", policy.budget, policy.sink + policy.recent + kPages)
                          : status;

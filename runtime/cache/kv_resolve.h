@@ -8,9 +8,9 @@ namespace manyhead {
 /// in range; `function` begins the message otherwise.
 Result<KvCacheParams> ResolveKvShapes(const KvCacheParams& params, const char* function);
 
-/// Returns `params` with every default filled in, isa too, if a cache can be made of them.
+/// Returns `params` with every default filled in, isa too, if they are valid for a cache.
 ///
-/// Errors   those of KvCache::Create but for what the system refuses.
+/// Errors   those of KvCache::Create, except those of the system.
 Result<KvCacheParams> ResolveKvCacheParams(const KvCacheParams& params);
 
 }  // namespace manyhead

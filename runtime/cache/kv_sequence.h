@@ -7,13 +7,13 @@
 
 namespace manyhead {
 
-/// What a cache holds of one sequence.
+/// The state of one sequence in a cache.
 struct KvSequence {
   std::int64_t length = 0;
-  /// The first position whose query still finds all that its heads' policies let it see.
+  /// The first position whose query still finds all tokens that its heads' policies let it see.
   std::int64_t first_query = 0;
-  bool stored = false;                 ///< by PrefixStore: no caller's
-  std::unique_ptr<HeadTable[]> heads;  ///< of all layers, in order; null = the slot is unused
+  bool stored = false;                 ///< it belongs to PrefixStore, not to a caller
+  std::unique_ptr<HeadTable[]> heads;  ///< tables of all layers, in order; null = an unused slot
 };
 
 }  // namespace manyhead

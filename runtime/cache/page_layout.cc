@@ -11,11 +11,12 @@ constexpr std::int64_t kAlignBytes = 64;
 constexpr std::int64_t kLanePad = 16;  // V rows end on whole vectors of every instruction set
 
 struct TileBytes {
-  std::int64_t scales;  ///< where the scales begin: the bytes of the elements
+  std::int64_t scales;  ///< start of the scales, after the elements
   std::int64_t tile;
 };
 
-/// A tile of 16 tokens of `elements` numbers each, `int4_elements` where two share a byte.
+/// Returns the bytes of a tile of 16 tokens of `elements` numbers each, `int4_elements` where two
+/// share a byte.
 TileBytes TileBytesOf(KvType type, std::int64_t elements, std::int64_t int4_elements) noexcept {
   constexpr std::int64_t kF32Bytes = 4, kF16Bytes = 2, kTile = kernels::kKvTile;
   switch (type) {
@@ -63,7 +64,7 @@ kernels::KvPageLayout MakeKvPageLayout(const KvLayerShape& shape, KvType k_type,
 
 namespace {
 
-/// Lanes [first, last) of `rows` rows of a tile of 16 tokens, `size` bytes each.
+/// Copies lanes [first, last) of `rows` rows of a tile of 16 tokens, `size` bytes each.
 void CopyLanes(const std::byte* from, std::byte* to, std::int64_t rows, std::int64_t size,
                std::int64_t first, std::int64_t last) noexcept {
   if (last - first == kernels::kKvTile) {
@@ -97,7 +98,7 @@ void CopyKeyLanes(const kernels::KvPageLayout& layout, const std::byte* from, st
 
 void CopyValueRows(const kernels::KvPageLayout& layout, const std::byte* from, std::byte* to,
                    std::int64_t first, std::int64_t last) noexcept {
-  // Lanes that belong to no element stay behind: they may be of anyone.
+  // Lanes that belong to no element are not copied: they may hold data of another sequence.
   const auto copy = [&](std::int64_t offset, std::int64_t row, std::int64_t used) {
     if (used == row) {
       std::copy(from + offset + first * row, from + offset + last * row, to + offset + first * row);

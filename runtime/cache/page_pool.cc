@@ -53,7 +53,7 @@ bool PageArena::Give(std::byte* page) noexcept {
 }
 
 void PageArena::Trim() noexcept {
-  std::int64_t run_begin = 0, run_end = 0;  // a run of given pages not yet released
+  std::int64_t run_begin = 0, run_end = 0;  // a run of released pages that still occupy memory
   for (std::int64_t w = first_given_word_; w <= last_given_word_; ++w) {
     for (std::uint64_t bits = std::exchange(given_[w], 0); bits != 0; bits &= bits - 1) {
       const std::int64_t page = w * kWordBits + std::countr_zero(bits);
@@ -72,7 +72,8 @@ void PageArena::Trim() noexcept {
 
 void PageArena::ReleaseRun(std::int64_t begin, std::int64_t end) noexcept {
   if (begin == end) return;
-  // Where pages end inside a page of the operating system, free neighbours decide whether it goes.
+  // Where a page ends inside a page of the OS, that page is released only if its other parts are
+  // free.
   const std::int64_t os_page = OsPageBytes();
   const std::int64_t pages = free_.size() * kWordBits;
   const std::int64_t first = begin * page_bytes_ / os_page * os_page / page_bytes_;
@@ -123,7 +124,8 @@ std::byte* PagePool::Take(std::size_t arena) noexcept {
   used_bytes_ += arenas_[arena].page_bytes();
   MANYHEAD_DCHECK(used_bytes_ <= capacity_bytes_);
 #ifdef MANYHEAD_DCHECKS
-  // All bits set is NaN in every type: a kernel that reads a row nobody wrote gives itself away.
+  // All bits set is NaN in every type, so a kernel that reads a row which was never written is
+  // noticed.
   std::memset(page, 0xFF, static_cast<std::size_t>(arenas_[arena].page_bytes()));
 #endif
   return page;

@@ -12,10 +12,10 @@
 
 namespace manyhead {
 
-/// Pages of one size, packed side by side in an address range that could hold the whole pool, each
-/// with a count of those who hold it.
+/// Pages of one size, adjacent in an address range that could hold the whole pool, each with a
+/// count of its holders.
 ///
-/// Take gives the lowest free page, so pages stay dense and a bulk request is contiguous.
+/// Take returns the lowest free page, so pages stay dense and a bulk request is contiguous.
 class PageArena {
  public:
   PageArena(std::int64_t page_bytes, ReservedMemory memory) noexcept
@@ -23,26 +23,27 @@ class PageArena {
 
   std::int64_t page_bytes() const noexcept { return page_bytes_; }
   std::int64_t used_pages() const noexcept { return used_; }
-  /// Bytes of its lists, now and after Grow(pages).
+  /// The bytes of its lists, now and after Grow(pages).
   std::int64_t list_bytes() const noexcept { return BytesOf(free_.size()); }
   static std::int64_t ListBytes(std::int64_t pages) noexcept { return BytesOf(WordsFor(pages)); }
 
-  /// The lists for `pages` pages in use at once; whoever has them can grow without fail.
+  /// The lists for `pages` pages in use at once; an arena that has them can grow without failing.
   struct Lists {
     Table<std::uint64_t> free, given;
     Table<std::uint32_t> holders;
   };
   bool Needs(std::int64_t pages) const noexcept { return WordsFor(pages) > free_.size(); }
+  /// Allocates the lists.
   /// Errors   throws bad_alloc.
   static Lists MakeLists(std::int64_t pages);
   void Grow(Lists&& lists) noexcept;
 
-  /// A page of one holder. Only while used_pages() is less than what Grow was told.
+  /// Allocates a page with one holder. used_pages() must be less than the pages given to Grow.
   std::byte* Take() noexcept;
   void Share(std::byte* page) noexcept { ++holders_[IndexOf(page)]; }
   bool IsShared(const std::byte* page) const noexcept { return holders_[IndexOf(page)] > 1; }
-  /// One holder less; true if it was the last. The memory goes back to the operating system with
-  /// the next Trim.
+  /// Removes one holder; returns true if it was the last. The next Trim returns the memory to the
+  /// OS.
   bool Give(std::byte* page) noexcept;
   void Trim() noexcept;
 
@@ -70,18 +71,18 @@ class PageArena {
   std::int64_t first_free_word_ = 0;  ///< no word before it has a free page
   std::int64_t first_given_word_ = 0, last_given_word_ = -1;
   Table<std::uint64_t> free_;     ///< bit = page is free; pages beyond its end are free too
-  Table<std::uint64_t> given_;    ///< bit = page came free since the last Trim
-  Table<std::uint32_t> holders_;  ///< of each page in use
+  Table<std::uint64_t> given_;    ///< bit = page was released since the last Trim
+  Table<std::uint32_t> holders_;  ///< [page in use] number of holders
 };
 
 /// Pages of several sizes under one cap in bytes.
 ///
-/// Each size has its own address range as large as the cap, and only bytes are shared between them:
-/// memory freed in pages of one size serves any other at once, so there is no fragmentation between
-/// sizes. Address space costs nothing; memory is what the used pages take.
+/// Each size has its own address range as large as the cap, and all sizes share the bytes of the
+/// cap: memory released in pages of one size serves any other at once, so there is no fragmentation
+/// between sizes. Address space costs nothing; only used pages occupy memory.
 class PagePool {
  public:
-  /// `page_bytes` holds each size once, multiples of 64.
+  /// Creates a pool; `page_bytes` must hold each size once, multiples of 64.
   static Result<PagePool> Create(std::int64_t capacity_bytes,
                                  const std::vector<std::int64_t>& page_bytes);
 
@@ -90,20 +91,20 @@ class PagePool {
   std::int64_t list_bytes() const noexcept { return list_bytes_; }
   std::size_t num_arenas() const noexcept { return arenas_.size(); }
 
-  /// Bytes of the lists once arena a has had `added[a]` pages more than now in use.
+  /// Returns the bytes of the lists for `added[a]` more pages of arena a than are now in use.
   std::int64_t ListBytesWith(std::span<const std::int64_t> added) const noexcept;
-  /// Makes the next `added[a]` calls of Take possible, beyond the pages in use now. May throw
+  /// Allocates what the next `added[a]` calls of Take need beyond the pages in use now. May throw
   /// bad_alloc, without effect.
   void Prepare(std::span<const std::int64_t> added);
-  /// A page of any contents. Only within the cap and what Prepare made possible.
+  /// Allocates a page of any contents, within the cap and the pages given to Prepare.
   std::byte* Take(std::size_t arena) noexcept;
   void Share(std::size_t arena, std::byte* page) noexcept { arenas_[arena].Share(page); }
   bool IsShared(std::size_t arena, const std::byte* page) const noexcept {
     return arenas_[arena].IsShared(page);
   }
-  /// True if nobody holds the page any more.
+  /// Removes one holder; returns true if it was the last.
   bool Give(std::size_t arena, std::byte* page) noexcept;
-  /// Returns the memory of all pages that came free since the last call to the operating system.
+  /// Returns the memory of all pages that were released since the last call to the OS.
   void Trim() noexcept;
 
  private:

@@ -11,20 +11,20 @@
 
 namespace manyhead {
 
-/// A head's tables with more room.
+/// A head's table with more room.
 struct GrownTable {
   std::size_t head = 0;
-  std::int64_t pages_room = 0;  ///< 0: as it is
+  std::int64_t pages_room = 0;  ///< 0: unchanged
   std::int64_t holes_room = 0;
   HeadTable table;
 };
 
-/// What an operation is going to allocate.
+/// The memory that an operation will allocate.
 struct CacheChange {
-  const char* function = nullptr;  ///< which begins the message of an error
+  const char* function = nullptr;  ///< begins the message of an error
   std::int64_t page_bytes = 0;     ///< may be negative
   std::int64_t table_bytes = 0;
-  std::vector<GrownTable> grown;  ///< by head
+  std::vector<GrownTable> grown;  ///< sorted by head
 };
 
 /// The pages of all heads, and the account of all bytes under the cache's cap.
@@ -34,7 +34,8 @@ struct CacheChange {
 /// what follows cannot fail. One change is planned at a time.
 class PageStore {
  public:
-  /// `heads` outlives it; `pool` has their page sizes and the cache's cap.
+  /// Creates the store; `heads` must outlive it; `pool` must have their page sizes and the cache's
+  /// cap.
   PageStore(const CacheHeads& heads, PagePool pool);
   PageStore(const PageStore&) = delete;
   PageStore& operator=(const PageStore&) = delete;
@@ -46,43 +47,43 @@ class PageStore {
 
   const CacheHeads& heads() const noexcept { return heads_; }
 
-  // Planning.
+  // These functions plan a change.
   CacheChange Begin(const char* function) noexcept;
   /// Adds `pages` more (or fewer) pages of a head.
   void PlanPages(CacheChange& change, std::size_t head, std::int64_t pages) noexcept;
-  /// Adds a table of `table`, of a head, with room for so many entries.
+  /// Adds room for this many entries to `table`, a table of a head.
   void PlanRoom(CacheChange& change, std::size_t head, const HeadTable& table, std::int64_t pages,
                 std::int64_t holes) const;
   /// Checks that the cap allows the change.
   /// Errors   kOutOfPages, naming both values.
   Status CheckRoom(const CacheChange& change) const;
-  /// Checks that too, and allocates.
+  /// Checks the same, and allocates.
   Status Admit(CacheChange& change);
-  /// Makes the pages of the change possible, which CheckRoom allowed.
+  /// Makes room in the pool for the pages of a change that CheckRoom allowed.
   /// Errors   throws bad_alloc, with nothing changed.
   void Prepare() { pool_.Prepare(added_pages_); }
-  /// Puts the grown tables of a change in their places among `tables`, those of one sequence.
+  /// Moves the grown tables of a change to their places among `tables`, those of one sequence.
   void PutTables(CacheChange& change, HeadTable* tables) noexcept;
 
-  // Pages.
+  // These functions allocate and release pages.
   std::byte* Take(std::size_t head) noexcept;
   void Give(std::size_t head, std::byte* page) noexcept;
-  /// Returns a page of the sequence's own with what `page` holds, which may be null and is given
-  /// back.
+  /// Returns a page that belongs to the sequence alone, with the contents of `page`, which may be
+  /// null and is released.
   std::byte* TakeCopy(std::size_t head, std::byte* page) noexcept;
   void Share(std::size_t head, std::byte* page) noexcept { pool_.Share(heads_[head].arena, page); }
-  /// Returns whether one sequence alone holds the page; false for null.
+  /// Returns true where one sequence alone holds the page; false for null.
   bool IsOwn(std::size_t head, const std::byte* page) const noexcept {
     return page != nullptr && !pool_.IsShared(heads_[head].arena, page);
   }
-  /// Gives back the pages of [first, last) that hold none of the first `length` tokens.
+  /// Releases the pages of [first, last) that hold none of the first `length` tokens.
   void GiveEmpty(std::size_t head, HeadTable& table, std::int64_t first, std::int64_t last,
                  std::int64_t length) noexcept;
-  /// Returns the memory of the pages that were given back to the OS.
+  /// Returns the memory of released pages to the OS.
   void Trim() noexcept { pool_.Trim(); }
 
-  // Accounting.
-  /// Counts bytes of tables that others allocated, or freed.
+  // These functions count bytes.
+  /// Adds bytes of tables that other objects allocated, or freed.
   void AddTableBytes(std::int64_t bytes) noexcept { table_bytes_ += bytes; }
   std::int64_t table_bytes() const noexcept { return table_bytes_ + pool_.list_bytes(); }
   std::int64_t used_bytes() const noexcept { return pool_.used_bytes(); }
@@ -94,9 +95,9 @@ class PageStore {
  private:
   const CacheHeads& heads_;
   PagePool pool_;
-  std::int64_t table_bytes_ = 0;           ///< of all tables but the pool's lists
-  std::vector<std::int64_t> head_pages_;   ///< pages in use, by head
-  std::vector<std::int64_t> added_pages_;  ///< of the change under way, by arena
+  std::int64_t table_bytes_ = 0;           ///< bytes of all tables but the pool's lists
+  std::vector<std::int64_t> head_pages_;   ///< [head] pages in use
+  std::vector<std::int64_t> added_pages_;  ///< [arena] pages of the current change
 };
 
 }  // namespace manyhead

@@ -16,7 +16,7 @@ std::int64_t RoundDown(std::int64_t value, std::int64_t multiple) noexcept {
 
 }  // namespace
 
-/// Returns a hash for each whole page of tokens: of its ids and of all before.
+/// Returns a hash for each whole page of tokens: of its ids and all ids before.
 std::vector<std::uint64_t> PrefixStore::HashesOf(std::string_view key,
                                                  std::span<const TokenId> tokens) const {
   const auto page = static_cast<std::size_t>(params().page_size);
@@ -30,8 +30,8 @@ std::vector<std::uint64_t> PrefixStore::HashesOf(std::string_view key,
   return hashes;
 }
 
-/// Returns how many tokens of whole pages an entry has in common with others, which hash to
-/// `hashes`, and can be cut to. Equal hashes only say where to compare the ids.
+/// Returns the number of tokens of whole pages that an entry shares with tokens that hash to
+/// `hashes`, and that it can be truncated to. Equal hashes only say where to compare the ids.
 std::int64_t PrefixStore::CommonLength(const Prefix& entry, std::string_view key,
                                        std::span<const TokenId> tokens,
                                        std::span<const std::uint64_t> hashes) const noexcept {
@@ -48,7 +48,8 @@ std::int64_t PrefixStore::CommonLength(const Prefix& entry, std::string_view key
   return ExactPages(entry.sequence, length);
 }
 
-/// Returns the greatest number of tokens of whole pages, up to `length`, that the sequence can be cut to.
+/// Returns the greatest number of tokens of whole pages, up to `length`, that the sequence can be
+/// truncated to.
 std::int64_t PrefixStore::ExactPages(SequenceId id, std::int64_t length) const noexcept {
   const KvSequence& sequence = *sequences_.Find(id);
   for (std::int64_t before = -1; before != length;) {
@@ -75,7 +76,7 @@ Status PrefixStore::ForkFor(Prefix& entry, SequenceId id) {
   change.table_bytes = entry.bytes();
   if (Status status = pages_.CheckRoom(change); !status.ok()) return status;
   pages_.AddTableBytes(entry.bytes());
-  // A fork that fails, or throws, leaves no trace but this.
+  // A fork that fails, or throws, changes nothing but this.
   struct Undo {
     PageStore& pages;
     std::int64_t bytes;
@@ -105,7 +106,7 @@ Status PrefixStore::Store(std::string_view key, std::span<const TokenId> tokens,
     }
   if (Status status = ForkFor(entry, id); !status.ok()) return status;
   TruncateSequence(pages_, *sequences_.Find(entry.sequence), length);
-  // What the new one can be cut to needs no entry of its own.
+  // A prefix that the new one can be truncated to needs no entry of its own.
   for (auto old = prefixes_.begin(); old != prefixes_.end();) {
     const auto next = std::next(old);
     if (CommonLength(entry, key, old->tokens, old->hashes) == std::ssize(old->tokens) &&

@@ -14,30 +14,31 @@
 
 namespace manyhead {
 
-/// Cached prefixes: whole pages of sequences that are kept for sequences to come. Each is a fork,
-/// found by what its pages hold.
+/// Cached prefixes: whole pages of sequences that are kept for later sequences. Each is a fork of a
+/// sequence, found by the tokens in its pages.
 class PrefixStore {
  public:
-  /// Both outlive it.
+  /// Both arguments must outlive it.
   PrefixStore(PageStore& pages, SequenceStore& sequences) noexcept
       : pages_(pages), sequences_(sequences) {}
 
-  /// See KvCache::StorePrefix; there are at most as many ids as tokens of the sequence.
+  /// Stores a prefix; see KvCache::StorePrefix. There must be no more ids than tokens in the
+  /// sequence.
   Status Store(std::string_view key, std::span<const TokenId> tokens, SequenceId id);
-  /// See KvCache::ForkPrefix.
+  /// Forks a prefix; see KvCache::ForkPrefix.
   Result<std::optional<SequenceId>> Fork(std::string_view key, std::span<const TokenId> tokens);
   std::int64_t count() const noexcept { return std::ssize(prefixes_); }
-  /// Forgets the one that was longest not used; returns false if there is none.
+  /// Drops the least recently used prefix; returns false if there is none.
   bool DropOldest() noexcept;
 
-  /// Tests weaken the hashes, to make all of them collide.
+  /// Mask of the hashes; tests weaken it, to make all hashes collide.
   std::uint64_t hash_mask = ~std::uint64_t{0};
 
  private:
   struct Prefix {
     std::string key;
     std::vector<TokenId> tokens;
-    std::vector<std::uint64_t> hashes;  ///< of each page's tokens and all before
+    std::vector<std::uint64_t> hashes;  ///< [page] hashes of the page's tokens and all before
     SequenceId sequence{};
 
     /// Returns the bytes of the entry itself, in its list; the sequence's tables and pages count as
@@ -62,7 +63,7 @@ class PrefixStore {
 
   PageStore& pages_;
   SequenceStore& sequences_;
-  std::list<Prefix> prefixes_;  ///< the last used first
+  std::list<Prefix> prefixes_;  ///< the last used comes first
 };
 
 }  // namespace manyhead

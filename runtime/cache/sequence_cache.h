@@ -12,9 +12,9 @@ struct SequenceCache {
   SequenceId sequence;
 };
 
-/// Makes a cache with room for one sequence of params.max_tokens in steps of up to `step`, and that
-/// sequence, and beside it `prefix_bytes` for what StorePrefix keeps. capacity_bytes of `params` is
-/// a lower cap, unless it is 0.
+/// Creates a cache with room for one sequence of params.max_tokens in steps of up to `step`, with
+/// that sequence, and with `prefix_bytes` for cached prefixes. capacity_bytes of `params` is a
+/// lower cap, unless it is 0.
 Result<SequenceCache> CreateSequenceCache(KvCacheParams params, std::int64_t step,
                                           std::int64_t prefix_bytes = 0);
 

@@ -4,12 +4,12 @@
 #include "runtime/cache/sequence_edits.h"
 #include "runtime/platform/dcheck.h"
 
-/// How sequences come to share pages, and cease to.
+/// Makes sequences share pages, and ends the sharing.
 
 namespace manyhead {
 namespace {
 
-/// Returns whether page p of `table` gets tokens of `from` beside those it has.
+/// Returns true where page p of `table` gets tokens of `from` besides those it has.
 bool JoinsPage(const HeadTable& from, const HeadTable& table, std::int64_t p) noexcept {
   return p < table.pages.size() && table.pages[p] != nullptr && from.pages[p] != nullptr;
 }

@@ -5,7 +5,7 @@
 #include "runtime/cache/eviction.h"
 #include "runtime/platform/dcheck.h"
 
-/// Truncation, and gaps.
+/// Truncates sequences, and drops ranges of tokens.
 
 namespace manyhead {
 

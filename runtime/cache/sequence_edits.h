@@ -5,12 +5,12 @@
 #include "runtime/cache/kv_sequence.h"
 #include "runtime/cache/page_store.h"
 
-/// What changes the tokens of one sequence, all heads at once. Arguments are in range.
+/// Changes the tokens of one sequence, for all heads at once. Arguments must be in range.
 
 namespace manyhead {
 
-/// Grows the sequence by `count` tokens, whose rows are then to be written; before that, heads
-/// evict what no query from its present length on may see. 0 evicts only.
+/// Extends the sequence by `count` tokens, whose rows are then to be written; before that, heads
+/// evict the tokens that no query from its current length on can see. 0 evicts only.
 ///
 /// Errors   kOutOfPages; `function` begins the message, and nothing has changed.
 Status ReserveTokens(PageStore& pages, KvSequence& sequence, std::int64_t count,
@@ -27,13 +27,14 @@ std::int64_t ExactLengthOf(const CacheHeads& heads, const KvSequence& sequence,
 /// Errors   kOutOfPages, with nothing changed.
 Status DropTokens(PageStore& pages, KvSequence& sequence, std::int64_t begin, std::int64_t end);
 
-/// Appends to `sequence` what `from` holds of the positions [begin, end), begin at least its
-/// length, in the same pages.
+/// Appends the tokens of `from` at the positions [begin, end) to `sequence`, in the same pages;
+/// begin must be at least its length.
 /// Errors   kOutOfPages, with nothing changed.
 Status CopyTokens(PageStore& pages, const KvSequence& from, std::int64_t begin, std::int64_t end,
                   KvSequence& sequence);
 
-/// Gives the sequence pages of its own for the rows [position, position + count) of `layer`.
+/// Copies shared pages so that the rows [position, position + count) of `layer` belong to the
+/// sequence alone.
 /// Errors   kOutOfPages, with nothing changed.
 Status UnshareTokens(PageStore& pages, KvSequence& sequence, std::int64_t layer,
                      std::int64_t position, std::int64_t count);

@@ -4,12 +4,12 @@
 #include "runtime/cache/sequence_edits.h"
 #include "runtime/platform/errors.h"
 
-/// How a sequence grows, and what a step evicts before it takes pages.
+/// Extends a sequence, and evicts tokens before a step allocates pages.
 
 namespace manyhead {
 namespace {
 
-/// Takes the marks of MarkOverBudget away again, whatever happens between.
+/// Removes the marks of MarkOverBudget when it is destroyed.
 class MarkGuard {
  public:
   MarkGuard(HeadTable* tables, std::size_t count) noexcept : tables_(tables), count_(count) {}
@@ -24,8 +24,8 @@ class MarkGuard {
   std::size_t count_;
 };
 
-/// Returns whether the page that token `length` goes to is there, but not to be written by this
-/// sequence alone, or was dropped.
+/// Returns true where the page of token `length` exists but is shared with another sequence, or was
+/// dropped.
 bool NeedsOwnLast(const PageStore& pages, std::size_t head, const HeadTable& table,
                   std::int64_t length) noexcept {
   const KvHead& info = pages.heads()[head];
@@ -49,7 +49,7 @@ void PlanStep(PageStore& pages, CacheChange& change, std::size_t head, HeadTable
                  table.holes.size() + marked + (old.first < old.last ? 1 : 0));
 }
 
-/// Returns whether it evicted anything.
+/// Evicts tokens of one head; returns true where it evicted any.
 bool EvictFrom(PageStore& pages, std::size_t head, HeadTable& table, std::int64_t length) noexcept {
   const KvHead& info = pages.heads()[head];
   const std::int64_t page_size = info.layout.page_size;
@@ -96,11 +96,13 @@ Status ReserveTokens(PageStore& pages, KvSequence& sequence, std::int64_t count,
     PlanStep(pages, change, head, sequence.heads[head], length, count);
   if (Status status = pages.Admit(change); !status.ok()) return status;
   pages.PutTables(change, sequence.heads.get());
-  // All heads give before any takes: the pool's lists are made for what is left in use.
+  // All heads release pages before any allocates: the pool's lists have room for the pages in use
+  // afterwards.
   bool evicted = false;
   for (std::size_t head = 0; head < heads; ++head)
     evicted |= EvictFrom(pages, head, sequence.heads[head], length);
-  // Head by head: the pages of a prompt are neighbours, which streams better than every n-th.
+  // Pages are allocated head by head: the pages of a prompt are then adjacent, which streams
+  // better.
   for (std::size_t head = 0; count > 0 && head < heads; ++head)
     GrowHead(pages, head, sequence.heads[head], length, count);
   if (evicted) {

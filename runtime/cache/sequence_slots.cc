@@ -8,8 +8,8 @@
 namespace manyhead {
 namespace {
 
-// An id is a slot and how often the slot was used before, so that a freed id stays invalid. A slot
-// whose generations are used up is not used again.
+// An id consists of a slot and the number of its earlier uses, so that a freed id stays invalid. A
+// slot whose generations are used up is not used again.
 constexpr int kSlotBits = 20;
 constexpr std::uint32_t kMaxSlots = 1U << kSlotBits;
 constexpr std::uint32_t kMaxGeneration = (1U << (31 - kSlotBits)) - 1;
@@ -18,7 +18,7 @@ constexpr std::int64_t kFirstSlots = 8;
 }  // namespace
 
 std::int64_t SequenceSlots::Bytes(std::int64_t sequences) noexcept {
-  // A freed slot's number needs a place too. There are never more slots, whoever asks.
+  // A freed slot's number needs a place too. There are never more slots than kMaxSlots.
   return RoomFor(std::min<std::int64_t>(sequences, kMaxSlots), kFirstSlots) *
          static_cast<std::int64_t>(sizeof(Slot) + sizeof(std::uint32_t));
 }
@@ -63,7 +63,7 @@ SequenceSlots::Room SequenceSlots::MakeRoom(std::int64_t count) const {
   Room room;
   if (!NeedsRoom(count)) return room;
   const auto grown = static_cast<std::size_t>(RoomFor(SlotsWith(count), kFirstSlots));
-  room.free_slots.reserve(grown);  // for Remove, which must not fail
+  room.free_slots.reserve(grown);  // Remove must not fail
   room.slots.reserve(grown);
   return room;
 }

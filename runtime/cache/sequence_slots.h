@@ -8,7 +8,7 @@
 
 namespace manyhead {
 
-/// The places of a cache's sequences, and the ids by which callers name them.
+/// The slots of a cache's sequences, and the ids by which callers name them.
 class SequenceSlots {
  private:
   struct Slot {
@@ -17,9 +17,9 @@ class SequenceSlots {
   };
 
  public:
-  /// Room for more sequences.
+  /// Room for further sequences.
   struct Room {
-    std::vector<Slot> slots;  ///< of no capacity: as it is
+    std::vector<Slot> slots;  ///< no capacity: unchanged
     std::vector<std::uint32_t> free_slots;
   };
 
@@ -31,10 +31,10 @@ class SequenceSlots {
     return Bytes(static_cast<std::int64_t>(slots_.capacity()));
   }
 
-  /// Returns the sequence of an id; null for one that was never given out or was freed.
+  /// Returns the sequence of an id; null for one that was never assigned or was freed.
   const KvSequence* Find(SequenceId id) const noexcept;
   KvSequence* Find(SequenceId id) noexcept;
-  /// Returns the ids in use, but for those of stored prefixes.
+  /// Returns the ids in use, except those of stored prefixes.
   std::vector<SequenceId> Ids() const;
   /// Calls fn(sequence) for every sequence.
   template <class Fn>
@@ -43,22 +43,22 @@ class SequenceSlots {
       if (slot.sequence.heads != nullptr) fn(slot.sequence);
   }
 
-  /// Returns how many bytes the list grows by for `count` sequences more.
-  /// Errors   kUnsupported beyond the most sequences; `function` begins the message.
+  /// Returns how many bytes the list grows by for `count` further sequences.
+  /// Errors   kUnsupported beyond the largest number of sequences; `function` begins the message.
   Result<std::int64_t> GrowthFor(std::int64_t count, const char* function) const;
-  /// Allocates room for `count` sequences more, if there is none.
+  /// Allocates room for `count` further sequences, if there is none.
   /// Errors   throws bad_alloc.
   Room MakeRoom(std::int64_t count) const;
   void PutRoom(Room room) noexcept;
 
-  /// Takes over a sequence, for which there is room, and returns its id.
+  /// Adds a sequence, for which there must be room, and returns its id.
   SequenceId Put(KvSequence sequence) noexcept;
-  /// Forgets a sequence, which holds no pages any more; its id becomes invalid.
+  /// Removes a sequence, which must hold no pages any more; its id becomes invalid.
   void Remove(SequenceId id) noexcept;
 
  private:
   bool NeedsRoom(std::int64_t count) const noexcept;
-  /// Returns the number of places, used or not, once there are `count` sequences more.
+  /// Returns the number of slots, used or not, after `count` further sequences.
   std::int64_t SlotsWith(std::int64_t count) const noexcept;
   SequenceId IdOf(std::uint32_t slot) const noexcept;
 

@@ -10,10 +10,10 @@
 
 namespace manyhead {
 
-/// How sequences come, go and share pages.
+/// Creates, frees and forks sequences.
 class SequenceStore {
  public:
-  /// `pages` outlives it.
+  /// Creates the store; `pages` must outlive it.
   explicit SequenceStore(PageStore& pages) noexcept : pages_(pages) {}
 
   const KvSequence* Find(SequenceId id) const noexcept { return slots_.Find(id); }
@@ -23,16 +23,16 @@ class SequenceStore {
 
   /// Makes an empty sequence.
   Result<SequenceId> Create() { return Make("KvCache::CreateSequence", nullptr); }
-  /// Makes a sequence that holds what another does, in the same pages.
+  /// Makes a sequence with the same tokens as another, in the same pages.
   Result<SequenceId> Fork(SequenceId id);
-  /// Gives back all that a sequence holds; its id is invalid from then on.
+  /// Releases all pages of a sequence; its id is invalid afterwards.
   void Free(SequenceId id) noexcept;
 
-  /// Gives back what all sequences hold of a head, which is about to be turned off.
+  /// Releases the pages that all sequences hold of a head, which is then turned off.
   void EmptyHead(std::size_t head) noexcept;
 
  private:
-  /// Makes a sequence with room for what `like` holds, which may be null.
+  /// Makes a sequence with room for the tokens of `like`, which may be null.
   Result<SequenceId> Make(const char* function, const KvSequence* like);
 
   PageStore& pages_;

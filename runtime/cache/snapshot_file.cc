@@ -12,7 +12,7 @@ constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 
 static_assert(std::endian::native == std::endian::little, "pages are saved as they are");
 
-/// The checksum of all bytes before the one at the end, and that.
+/// The checksum of all bytes but the last eight, and the one that these contain.
 struct Checksums {
   std::uint64_t actual = 0, expected = 0;
 };

@@ -13,7 +13,7 @@
 
 namespace manyhead {
 
-/// A snapshot's file on its way to the disk.
+/// Writes the file of a snapshot.
 class SnapshotWriter {
  public:
   explicit SnapshotWriter(AtomicFile file);
@@ -30,7 +30,8 @@ class SnapshotWriter {
   std::vector<std::byte> buffer_;
 };
 
-/// A snapshot's file that fits a cache: its checksum was right, and all but its pages is read.
+/// The file of a snapshot that fits a cache: its checksum is right, and everything but its pages
+/// has been read.
 class SnapshotFile {
  public:
   /// Errors   those of DecodeSnapshotHeader and DecodeSnapshot, and kIoError for a file that cannot
@@ -41,9 +42,9 @@ class SnapshotFile {
   const Snapshot& snapshot() const noexcept { return snapshot_; }
   Snapshot& snapshot() noexcept { return snapshot_; }
 
-  /// Reads the pages, one after the other.
+  /// Reads the pages, one after another.
   Status ReadPage(std::span<std::byte> page);
-  /// After the last page: whether all that was read is what had the right checksum, since another
+  /// Checks, after the last page, that the bytes read have the right checksum, since another
   /// process may have written to the file meanwhile.
   Status CheckUnchanged() const;
 

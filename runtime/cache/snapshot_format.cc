@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kMagic = "MHKVSNAP";
 constexpr std::uint32_t kVersion = 1;
 constexpr const char* kCutOff = "its header says that what is told ends before";
-// Attention adds to a score for as long as its page lives: there must be room left.
+// Attention adds to a score as long as its page lives: the sum must not overflow.
 constexpr std::int64_t kMaxScore = std::int64_t{1} << 62;
 
 class ByteWriter {
@@ -36,7 +36,7 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// Numbers from bytes; beyond their end all are 0, and complete() is false.
+/// Reads numbers from bytes; beyond their end all numbers are 0, and complete() is false.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
@@ -80,7 +80,7 @@ Status Foreign(const Parts&... parts) {
   return MakeError(StatusCode::kInvalidArgument, parts...);
 }
 
-/// Text of any bytes, of whatever length, for a message.
+/// Quotes text of any bytes and any length for a message.
 std::string Quoted(std::string_view text) {
   constexpr std::size_t kMost = 120;
   std::string quoted = "\"";
@@ -88,7 +88,7 @@ std::string Quoted(std::string_view text) {
   return quoted + (text.size() > kMost ? "...\"" : "\"");
 }
 
-/// Checks what is told against the cache it goes to, and reads it.
+/// Checks the metadata against the cache that restores it, and reads it.
 class Decoder {
  public:
   Decoder(std::span<const std::byte> told, const SnapshotExtent& extent,
@@ -102,7 +102,7 @@ class Decoder {
   Snapshot& snapshot() noexcept { return snapshot_; }
 
  private:
-  /// Reads how many things of at least `bytes` each follow.
+  /// Reads the number of following items of at least `bytes` each.
   Result<std::int64_t> Count(const char* name, std::int64_t bytes);
   Result<std::string> ReadText(const char* name);
   Status ReadShapes();
@@ -118,8 +118,8 @@ class Decoder {
   const KvCacheParams& params_;
   bool convert_types_;
   Snapshot snapshot_;
-  std::vector<KvHead> heads_;  ///< as the file has them
-  /// [head][stored page]: where in a sequence it lies; -1: nowhere yet.
+  std::vector<KvHead> heads_;  ///< heads of the file
+  /// [head][stored page]: position of the page in a sequence; -1: not found yet.
   std::vector<std::vector<std::int64_t>> page_places_;
 };
 
@@ -146,7 +146,7 @@ Status Decoder::ReadHead(std::int64_t layer, std::int64_t index, const KvLayerSh
   head.policy.budget = reader_.I64();
   const std::int64_t pages = reader_.I64();
   const std::string where = Concat("layers[", layer, "], KV head ", index, ": ");
-  constexpr int kTypes = 4, kKinds = 4;  // the last of each
+  constexpr int kTypes = 4, kKinds = 4;  // the last value of each
   if (!reader_.complete()) return Damaged(where, kCutOff);
   if (k_type > kTypes || v_type > kTypes || kind > kKinds || zero != 0)
     return Damaged(where, "types ", int{k_type}, " and ", int{v_type}, ", policy ", int{kind},
@@ -209,7 +209,7 @@ Status Decoder::ReadHoles(std::int64_t length, SnapshotTable& table) {
   const Result<std::int64_t> holes = Count("holes", 2 * 8);
   if (!holes.ok()) return holes.status();
   table.holes.reserve(static_cast<std::size_t>(*holes));
-  std::int64_t after = -1;  // holes that touch would be one
+  std::int64_t after = -1;  // adjacent gaps would be one
   for (std::int64_t i = 0; i < *holes; ++i) {
     const std::int64_t begin = reader_.I64(), end = reader_.I64();
     if (begin <= after || end <= begin || end > length)
@@ -293,7 +293,7 @@ Status Decoder::ReadAll(const std::string& fingerprint) {
   if (Status status = ReadShapes(); !status.ok()) return status;
   if (page_bytes_left_ > 0)
     return Damaged(page_bytes_left_, " bytes are left after the last page; expected 0");
-  // Each head of a sequence tells at least how many holes it has.
+  // Each head of a sequence states at least its number of gaps.
   const Result<std::int64_t> sequences =
       Count("sequences", 8 * (2 + static_cast<std::int64_t>(heads_.size())));
   if (!sequences.ok()) return sequences.status();

@@ -9,22 +9,22 @@
 #include "kernels/kv_layout.h"
 #include "manyhead/kv_cache.h"
 
-/// A snapshot's file, version 1. All numbers are little-endian, i64 unless said otherwise.
+/// The file of a snapshot, version 1. All numbers are little-endian, i64 unless stated otherwise.
 ///
-///   header     "MHKVSNAP", u32 version, u32 0, bytes of the file, bytes of what is told next
-///   told       fingerprint and user data, each its bytes after their number
+///   header     "MHKVSNAP", u32 version, u32 0, bytes of the file, bytes of the metadata
+///   metadata   fingerprint and user data, each its bytes after their number
 ///              page_size; number of layers, each num_kv_heads, head_dim, head_dim_v
 ///              each head of each layer: u8 k_type, v_type, policy kind, 0; sink, recent, budget;
 ///                number of its stored pages
 ///              number of sequences, each: length, first_query; each head of each layer:
-///                number of holes, each begin, end; for each page of its table the number of a
-///                stored page of the head, -1 where the page lies in holes; its score, if scored
+///                number of gaps, each begin, end; for each page of its table the number of a
+///                stored page of the head, -1 where the page lies in gaps; its score, if scored
 ///   zeros      up to a multiple of 64 bytes
 ///   pages      of each head, as kernels/kv_layout.h lays them out; zeros where no sequence holds a
 ///              token
 ///   checksum   u64, XXH3 of all bytes before
 ///
-/// Heads that are off have no pages, and a page that sequences share is there once.
+/// Heads that are off have no pages, and a page that sequences share is stored once.
 
 namespace manyhead {
 
@@ -37,12 +37,12 @@ struct SnapshotTable {
 struct SnapshotSequence {
   std::int64_t length = 0;
   std::int64_t first_query = 0;
-  std::vector<SnapshotTable> heads;  ///< of all layers, in order
+  std::vector<SnapshotTable> heads;  ///< tables of all layers, in order
 };
 
 struct Snapshot {
   std::string fingerprint, user_data;
-  KvCacheParams params;  ///< layers, heads and page_size only
+  KvCacheParams params;  ///< only layers, heads and page_size
   std::vector<std::int64_t> head_pages;
   std::vector<SnapshotSequence> sequences;
 };
@@ -50,7 +50,7 @@ struct Snapshot {
 inline constexpr std::int64_t kSnapshotHeaderBytes = 32;
 inline constexpr std::int64_t kSnapshotChecksumBytes = 8;
 
-/// Where things lie in a snapshot's file.
+/// The positions of the parts in a snapshot's file.
 struct SnapshotExtent {
   std::int64_t told_bytes = 0;
   std::int64_t file_bytes = 0;
@@ -61,11 +61,11 @@ struct SnapshotExtent {
   std::int64_t pages_end() const noexcept { return file_bytes - kSnapshotChecksumBytes; }
 };
 
-/// Header, what is told, and zeros up to the pages.
+/// Returns the header, the metadata, and zeros up to the pages.
 std::vector<std::byte> EncodeSnapshot(const Snapshot& snapshot);
 
-/// Of a file that has `file_bytes`.
-/// Errors   kIoError or kUnsupported, naming what is wrong.
+/// Reads the header of a file that has `file_bytes`.
+/// Errors   kIoError or kUnsupported, naming the error.
 Result<SnapshotExtent> DecodeSnapshotHeader(std::span<const std::byte> header,
                                             std::int64_t file_bytes);
 

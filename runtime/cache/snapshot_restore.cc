@@ -10,15 +10,15 @@
 #include "runtime/cache/snapshot_file.h"
 #include "runtime/cache/table_bytes.h"
 
-/// How sequences come back from a file.
+/// Restores sequences from a file.
 
 namespace manyhead {
 namespace {
 
-/// The pages of a restored snapshot, in its order; they are given back unless they are kept.
+/// The pages of a restored snapshot, in its order; they are released unless they are kept.
 class NewPages {
  public:
-  /// `snapshot` outlives it.
+  /// `snapshot` must outlive it.
   NewPages(PageStore& store, const Snapshot& snapshot)
       : store_(store), pages_(store.heads().size()) {
     for (std::size_t head = 0; head < pages_.size(); ++head)
@@ -35,7 +35,7 @@ class NewPages {
   std::byte* Take(std::size_t head) noexcept {
     return pages_[head].emplace_back(Entry{store_.Take(head)}).page;
   }
-  /// Returns page `index` of a head, for one table more.
+  /// Returns page `index` of a head for one more table.
   std::byte* Use(std::size_t head, std::int64_t index) noexcept {
     Entry& entry = pages_[head][static_cast<std::size_t>(index)];
     if (entry.used) store_.Share(head, entry.page);
@@ -50,7 +50,7 @@ class NewPages {
     bool used = false;
   };
   PageStore& store_;
-  std::vector<std::vector<Entry>> pages_;  ///< by head
+  std::vector<std::vector<Entry>> pages_;  ///< [head] pages
 };
 
 /// Returns the bytes of the tables of all its sequences.
@@ -84,7 +84,8 @@ KvSequence MakeSequence(const CacheHeads& heads, const SnapshotSequence& from) {
   return sequence;
 }
 
-/// Reads pages, in other types if need be. What keeps its type keeps its bits.
+/// Reads pages, and converts them to other types where necessary. Numbers that keep their type keep
+/// their bits.
 class PageReader {
  public:
   PageReader(const CacheHeads& heads, const kernels::KvKernels& kernels, SnapshotFile& file)
@@ -131,12 +132,12 @@ class PageReader {
   const CacheHeads& heads_;
   const kernels::KvKernels& kernels_;
   SnapshotFile& file_;
-  std::vector<kernels::KvPageLayout> layouts_;  ///< of the file, by head
+  std::vector<kernels::KvPageLayout> layouts_;  ///< [head] layouts in the file
   std::vector<std::byte> image_;
   std::vector<float> k_, v_;
 };
 
-/// Plans what the snapshot takes, and checks that there is room for it.
+/// Plans the memory of the snapshot, and checks that there is room for it.
 Status PlanRestore(PageStore& pages, SequenceStore& sequences, PrefixStore& prefixes,
                    const Snapshot& snapshot) {
   CacheChange change = pages.Begin("KvCache::Restore");

@@ -10,8 +10,8 @@
 
 namespace manyhead {
 
-/// Adds the sequences of a snapshot; see KvCache::Restore. Where there is no room, cached prefixes
-/// go first.
+/// Adds the sequences of a snapshot; see KvCache::Restore. Cached prefixes are evicted where there
+/// is no room.
 Result<KvRestored> RestoreSequences(PageStore& pages, SequenceStore& sequences,
                                     PrefixStore& prefixes, const kernels::KvKernels& kernels,
                                     const std::string& path, const KvRestoreOptions& options);

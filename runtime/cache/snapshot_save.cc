@@ -9,23 +9,23 @@
 #include "runtime/cache/page_layout.h"
 #include "runtime/cache/snapshot_file.h"
 
-/// How sequences go to a file.
+/// Writes sequences to a file.
 
 namespace manyhead {
 namespace {
 
 using Sequences = std::span<const KvSequence* const>;
 
-/// A page of one head, and a table that holds it.
+/// A page of one head with a table that holds it.
 struct PageHolder {
   std::byte* page = nullptr;
   const KvSequence* sequence = nullptr;
-  std::size_t index = 0;   ///< of the sequence among those that are saved
+  std::size_t index = 0;   ///< index of the sequence among those that are saved
   std::int64_t place = 0;  ///< index in the table
 };
 
-/// Returns the pages of each head, in the order of their addresses, which brings those together who
-/// hold the same one.
+/// Returns the pages of each head, in the order of their addresses, so that holders of the same
+/// page are neighbours.
 std::vector<std::vector<PageHolder>> HoldersOf(std::size_t num_heads, Sequences sequences) {
   std::vector<std::vector<PageHolder>> holders(num_heads);
   for (std::size_t i = 0; i < sequences.size(); ++i)
@@ -82,8 +82,8 @@ Snapshot Describe(const CacheHeads& heads, Sequences sequences,
   return snapshot;
 }
 
-/// Fills in the page of `holders` with nothing in it but what they hold: a page may still have what
-/// others once stored there.
+/// Copies only the tokens that `holders` hold of their page: the page may also contain old data of
+/// other sequences.
 void FillImage(const KvHead& info, std::size_t head, std::span<const PageHolder> holders,
                std::span<std::byte> image) noexcept {
   std::fill(image.begin(), image.end(), std::byte{0});

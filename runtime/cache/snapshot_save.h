@@ -9,7 +9,7 @@
 
 namespace manyhead {
 
-/// Writes all that `sequences` hold to a file; see KvCache::Save.
+/// Writes all data of `sequences` to a file; see KvCache::Save.
 Status SaveSequences(const CacheHeads& heads, std::span<const KvSequence* const> sequences,
                      const std::string& path, const KvSnapshotInfo& info);
 

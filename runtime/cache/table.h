@@ -11,8 +11,8 @@
 
 namespace manyhead {
 
-/// A vector of trivial T whose room changes only when it is told to, so that its bytes can be
-/// planned, and made before anything else changes.
+/// A vector of trivial T that grows only on request, so that its memory can be planned, and
+/// allocated before anything else changes.
 template <class T>
 class Table {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -47,13 +47,13 @@ class Table {
   std::int64_t room() const noexcept { return room_; }
   std::int64_t bytes() const noexcept { return room_ * static_cast<std::int64_t>(sizeof(T)); }
 
-  /// Within the room.
+  /// Adds a value; there must be room.
   void Push(T value) noexcept {
     MANYHEAD_DCHECK(size_ < room_);
     (*this)[size_++] = value;
   }
   void Pop() noexcept { --size_; }
-  /// Up to size().
+  /// Reduces the size; `size` must not exceed size().
   void Shorten(std::int64_t size) noexcept { size_ = size; }
   /// Replaces the entries [first, last) by one, or by none.
   void Replace(std::int64_t first, std::int64_t last, const T* value) noexcept {
@@ -67,13 +67,13 @@ class Table {
     size_ += added - (last - first);
     if (value != nullptr) (*this)[first] = *value;
   }
-  /// Copies the entries of `from`, which fit.
+  /// Copies the entries of `from`, for which there must be room.
   void Assign(const Table& from) noexcept {
     MANYHEAD_DCHECK(from.size_ <= room_);
     std::copy(from.begin(), from.end(), begin());
     size_ = from.size_;
   }
-  /// Takes the memory of `larger`, with the entries kept.
+  /// Moves the entries into the memory of `larger`.
   void MoveInto(Table&& larger) noexcept {
     larger.Assign(*this);
     *this = std::move(larger);
@@ -85,8 +85,7 @@ class Table {
   std::int64_t room_ = 0;
 };
 
-/// The room of a table that has to hold `size` entries: powers of two from `least` on, 0 for
-/// none.
+/// Returns the room of a table for `size` entries: powers of two from `least` on, 0 for none.
 inline std::int64_t RoomFor(std::int64_t size, std::int64_t least) noexcept {
   if (size == 0) return 0;
   return static_cast<std::int64_t>(

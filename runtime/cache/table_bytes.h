@@ -4,8 +4,8 @@
 
 #include "manyhead/kv_cache.h"
 
-/// What a cache's tables take beside the tables of heads (KvHead::TableBytes) and the lists of pages
-/// (PageArena::ListBytes). Plans and the cache itself count by these.
+/// Computes the bytes of a cache's tables besides the tables of heads (KvHead::TableBytes) and the
+/// lists of pages (PageArena::ListBytes). Plans and the cache itself use these functions.
 
 namespace manyhead {
 

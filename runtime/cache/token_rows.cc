@@ -60,8 +60,8 @@ void TokenWriter::WriteOn(Worker& worker, std::span<const KvRows> tokens,
                           const Rows& rows) const noexcept {
   const CacheHeads& all = pages_.heads();
   const std::int64_t heads = all.num_kv_heads(rows.layer), block = all.params().page_size;
-  // Items are alike, so a fixed share each needs no counter; neighbours are heads of one block,
-  // whose input rows lie side by side.
+  // All items cost the same, so each thread takes a fixed share without a counter; neighbouring
+  // items are heads of one block, whose input rows are adjacent.
   std::int64_t item = worker.index();
   for (const KvRows& some : tokens) {
     if (some.count == 0) continue;

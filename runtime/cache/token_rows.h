@@ -25,14 +25,14 @@ struct KvRows {
 kernels::KvHeadView HeadViewOf(const CacheHeads& heads, const KvSequence& sequence,
                                std::int64_t layer, std::int64_t head) noexcept;
 
-/// Returns whether a head holds the token at `position`.
+/// Returns true where a head holds the token at `position`.
 bool HoldsToken(const CacheHeads& heads, const KvSequence& sequence, std::int64_t layer,
                 std::int64_t head, std::int64_t position) noexcept;
 
 /// Stores the keys and values of tokens in pages.
 class TokenWriter {
  public:
-  /// k [rows, K, D] and v [rows, K, Dv], token strides in elements, of one layer.
+  /// Rows k [rows, K, D] and v [rows, K, Dv] of one layer, token strides in elements.
   struct Rows {
     std::int64_t layer = 0;
     const float* k = nullptr;
@@ -41,17 +41,18 @@ class TokenWriter {
     std::int64_t v_stride = 0;
   };
 
-  /// All live as long as it does.
+  /// All arguments must outlive it.
   TokenWriter(const PageStore& pages, const SequenceSlots& sequences,
               const kernels::KvKernels& kernels) noexcept
       : pages_(pages), sequences_(sequences), kernels_(kernels) {}
 
-  /// Stores tokens of several sequences, already reserved and in pages of each sequence alone.
-  /// Every thread of a parallel region calls it with the same arguments; ends with a barrier.
+  /// Stores tokens of several sequences; they must be reserved and in pages that belong to one
+  /// sequence alone. Every thread of a parallel region calls it with the same arguments; it ends
+  /// with a barrier.
   void WriteOn(Worker& worker, std::span<const KvRows> tokens, const Rows& rows) const noexcept;
 
  private:
-  /// Stores item `item` of some tokens: what one head has of them in one block of page_size tokens.
+  /// Stores item `item` of some tokens: the part of one head in one block of page_size tokens.
   void StoreItem(const KvRows& tokens, std::int64_t item, const Rows& rows) const noexcept;
 
   const PageStore& pages_;

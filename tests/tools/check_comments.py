@@ -6,17 +6,12 @@ usage: check_comments.py SOURCE_DIR
 - A label such as Errors begins a line of its own, and the lines that continue it are aligned with its text.
 - A comment is a sentence, such as "Returns the ...": it does not begin with "Of", "What", "How" and the like.
 - WORDS lists words that tools/docs/glossary.md replaces.
-
-The first rule holds in every C++ file, the others in the files that begin with one of PLAIN.
 """
 import pathlib
 import re
 import sys
 
 FOLDERS = ("include", "kernels", "runtime", "tools", "tests", "bench")
-PLAIN = ("include/", "runtime/platform/", "runtime/linear/", "runtime/layer/", "runtime/model/",
-         "runtime/formats/", "runtime/architecture/", "runtime/text/", "runtime/session/", "runtime/memory/",
-         "runtime/heads/", "runtime/calibrate/", "runtime/c_api/", "kernels/", "tools/", "runtime/attention/")
 LABELS = ("Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|Policies|Sharing|Growth|"
           "Memory|Handles|Structs|Numbers|Norms|Rotation|Groups")
 COMMENT = re.compile(r"^\s*//[/!]?(?!<)( ?)(.*)$")
@@ -97,16 +92,14 @@ def check_line(number: int, line: str) -> list[tuple[int, str]]:
     return errors
 
 
-def check_text(text: str, plain: bool) -> list[tuple[int, str]]:
+def check_text(text: str) -> list[tuple[int, str]]:
+    """Returns (line number, error) for the comments of a file, in the order of the lines."""
     lines = text.splitlines()
     errors = []
     for first, block in blocks(lines):
-        errors += check_labels(first, block)
-        if plain:
-            errors += check_sentence(first, block)
-    if plain:
-        for number, line in enumerate(lines, 1):
-            errors += check_line(number, line)
+        errors += check_labels(first, block) + check_sentence(first, block)
+    for number, line in enumerate(lines, 1):
+        errors += check_line(number, line)
     return sorted(errors)
 
 
@@ -116,11 +109,11 @@ def self_test() -> None:
                   "// With the defaults filled in.\nint a;", "/// A text in the making.\nint a;",
                   "/// Reads it. Errors   kIoError.\nint a;", "/// Errors   kIoError, which says\n/// why.\nint a;",
                   "/// Reads.\n///          why.\nint a;"):
-        assert len(check_text(wrong, True)) == 1, (wrong, check_text(wrong, True))
+        assert len(check_text(wrong)) == 1, (wrong, check_text(wrong))
     for right in ("/// Returns the number of tokens.\nint a;", "int a;  ///< bytes of one block",
                   "// With a window, the first tokens go.\nint a;", 'f("// of");',
                   "/// Reads it.\n/// Errors   kIoError, which says\n///          why.\nint a;"):
-        assert not check_text(right, True), (right, check_text(right, True))
+        assert not check_text(right), (right, check_text(right))
 
 
 def main(root: pathlib.Path) -> int:
@@ -128,7 +121,7 @@ def main(root: pathlib.Path) -> int:
     for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*")
                        if path.suffix in (".h", ".cc", ".c")):
         name = str(path.relative_to(root))
-        for number, error in check_text(path.read_text(encoding="utf-8"), name.startswith(PLAIN)):
+        for number, error in check_text(path.read_text(encoding="utf-8")):
             errors.append(f"{name}:{number}: {error}")
     print("\n".join(errors) or "comments: every label begins a line, every comment is a sentence")
     return bool(errors)

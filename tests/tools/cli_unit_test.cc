@@ -227,7 +227,7 @@ TEST(Bench, CacheBytesReadStopAtTheWindow) {
   EXPECT_EQ(KvReadBytesPerToken(config, {{{10}, {10}}, {{100}}}, {0, 4, 2}),
             (18 * 20 + 12 * 100) / 4);
   EXPECT_EQ(KvReadBytesPerToken(config, {{{10}, {10}}, {{100}}}, {512, 0, 2}), 0);
-  // In the first layer's heads one keeps 4 tokens, the other none.
+  // Among the heads of the first layer, one keeps 4 tokens, the other none.
   EXPECT_EQ(KvReadBytesPerToken(config, {{{10, 4}, {10, 0}}, {{100}}}, {0, 4, 2}),
             (15 * 10 + 12 * 100) / 4);
 }
