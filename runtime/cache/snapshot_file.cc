@@ -91,9 +91,9 @@ Result<SnapshotFile> SnapshotFile::Open(const std::string& path, const KvCachePa
   }
   beginning.resize(static_cast<std::size_t>(extent->pages_begin()));
   if (Status status = file->ReadAt(0, beginning); !status.ok()) return status;
-  const auto told = std::span(beginning).subspan(kSnapshotHeaderBytes,
-                                                 static_cast<std::size_t>(extent->told_bytes));
-  Result<Snapshot> snapshot = DecodeSnapshot(told, *extent, params, fingerprint, convert_types);
+  const auto metadata = std::span(beginning).subspan(
+      kSnapshotHeaderBytes, static_cast<std::size_t>(extent->metadata_bytes));
+  Result<Snapshot> snapshot = DecodeSnapshot(metadata, *extent, params, fingerprint, convert_types);
   if (!snapshot.ok()) return Named(path, snapshot.status());
   return SnapshotFile(*std::move(file), sums->expected, std::move(beginning), *std::move(snapshot));
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kMagic = "MHKVSNAP";
 constexpr std::uint32_t kVersion = 1;
-constexpr const char* kCutOff = "its header says that what is told ends before";
+constexpr const char* kCutOff = "its header says that the metadata ends before";
 // Attention adds to a score as long as its page lives: the sum must not overflow.
 constexpr std::int64_t kMaxScore = std::int64_t{1} << 62;
 
@@ -91,9 +91,9 @@ std::string Quoted(std::string_view text) {
 /// Checks the metadata against the cache that restores it, and reads it.
 class Decoder {
  public:
-  Decoder(std::span<const std::byte> told, const SnapshotExtent& extent,
+  Decoder(std::span<const std::byte> metadata, const SnapshotExtent& extent,
           const KvCacheParams& params, bool convert_types)
-      : reader_(told),
+      : reader_(metadata),
         page_bytes_left_(extent.pages_end() - extent.pages_begin()),
         params_(params),
         convert_types_(convert_types) {}
@@ -206,14 +206,14 @@ Status Decoder::ReadShapes() {
 }
 
 Status Decoder::ReadHoles(std::int64_t length, SnapshotTable& table) {
-  const Result<std::int64_t> holes = Count("holes", 2 * 8);
+  const Result<std::int64_t> holes = Count("gaps", 2 * 8);
   if (!holes.ok()) return holes.status();
   table.holes.reserve(static_cast<std::size_t>(*holes));
   std::int64_t after = -1;  // adjacent gaps would be one
   for (std::int64_t i = 0; i < *holes; ++i) {
     const std::int64_t begin = reader_.I64(), end = reader_.I64();
     if (begin <= after || end <= begin || end > length)
-      return Damaged("hole ", begin, "..", end, "; expected a range in ", after + 1, "..", length);
+      return Damaged("gap ", begin, "..", end, "; expected a range in ", after + 1, "..", length);
     table.holes.push_back({begin, end});
     after = end;
   }
@@ -234,7 +234,7 @@ Status Decoder::ReadPages(std::size_t head, std::int64_t length, SnapshotTable& 
                        table.holes[hole].end >= last;
     if (page < -1 || page >= snapshot_.head_pages[head] || (page < 0) != empty)
       return Damaged("page ", p, " of a table = ", page, "; expected ",
-                     empty ? "-1, since it lies in holes" : "the number of a stored page below ",
+                     empty ? "-1, since it lies in gaps" : "the number of a stored page below ",
                      empty ? std::string() : std::to_string(snapshot_.head_pages[head]));
     if (score < 0 || score > kMaxScore)
       return Damaged("score = ", score, "; expected 0..", kMaxScore);
@@ -317,7 +317,7 @@ void EncodeTable(ByteWriter& writer, const SnapshotTable& table) {
   }
 }
 
-void EncodeTold(ByteWriter& writer, const Snapshot& snapshot) {
+void EncodeMetadata(ByteWriter& writer, const Snapshot& snapshot) {
   for (const std::string& text : {snapshot.fingerprint, snapshot.user_data}) {
     writer.Size(text.size());
     writer.Bytes(text);
@@ -360,17 +360,17 @@ std::int64_t PageBytes(const Snapshot& snapshot) {
 }  // namespace
 
 std::vector<std::byte> EncodeSnapshot(const Snapshot& snapshot) {
-  ByteWriter told;
-  EncodeTold(told, snapshot);
-  SnapshotExtent extent{static_cast<std::int64_t>(told.bytes().size()), 0};
+  ByteWriter metadata;
+  EncodeMetadata(metadata, snapshot);
+  SnapshotExtent extent{static_cast<std::int64_t>(metadata.bytes().size()), 0};
   extent.file_bytes = extent.pages_begin() + PageBytes(snapshot) + kSnapshotChecksumBytes;
   ByteWriter writer;
   writer.Bytes(kMagic);
   writer.Number(kVersion);
   writer.Number(std::uint32_t{0});
   writer.I64(extent.file_bytes);
-  writer.I64(extent.told_bytes);
-  writer.bytes().insert(writer.bytes().end(), told.bytes().begin(), told.bytes().end());
+  writer.I64(extent.metadata_bytes);
+  writer.bytes().insert(writer.bytes().end(), metadata.bytes().begin(), metadata.bytes().end());
   writer.bytes().resize(static_cast<std::size_t>(extent.pages_begin()));
   return std::move(writer.bytes());
 }
@@ -386,20 +386,21 @@ Result<SnapshotExtent> DecodeSnapshotHeader(std::span<const std::byte> header,
                      kVersion, ".0");
   SnapshotExtent extent;
   extent.file_bytes = reader.I64();
-  extent.told_bytes = reader.I64();
+  extent.metadata_bytes = reader.I64();
   if (extent.file_bytes != file_bytes)
     return Damaged("has ", file_bytes, " bytes; its header says ", extent.file_bytes);
   const std::int64_t most = file_bytes - kSnapshotHeaderBytes - kSnapshotChecksumBytes;
-  if (extent.told_bytes < 0 || extent.told_bytes > most ||
+  if (extent.metadata_bytes < 0 || extent.metadata_bytes > most ||
       extent.pages_begin() > extent.pages_end())
-    return Damaged("header: ", extent.told_bytes, " bytes are told; the file has room for ", most);
+    return Damaged("header: ", extent.metadata_bytes, " bytes of metadata; the file has room for ",
+                   most);
   return extent;
 }
 
-Result<Snapshot> DecodeSnapshot(std::span<const std::byte> told, const SnapshotExtent& extent,
+Result<Snapshot> DecodeSnapshot(std::span<const std::byte> metadata, const SnapshotExtent& extent,
                                 const KvCacheParams& params, const std::string& fingerprint,
                                 bool convert_types) {
-  Decoder decoder(told, extent, params, convert_types);
+  Decoder decoder(metadata, extent, params, convert_types);
   if (Status status = decoder.ReadAll(fingerprint); !status.ok()) return status;
   return std::move(decoder.snapshot());
 }

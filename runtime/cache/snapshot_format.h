@@ -52,11 +52,11 @@ inline constexpr std::int64_t kSnapshotChecksumBytes = 8;
 
 /// The positions of the parts in a snapshot's file.
 struct SnapshotExtent {
-  std::int64_t told_bytes = 0;
+  std::int64_t metadata_bytes = 0;
   std::int64_t file_bytes = 0;
 
   std::int64_t pages_begin() const noexcept {
-    return (kSnapshotHeaderBytes + told_bytes + 63) & ~63;
+    return (kSnapshotHeaderBytes + metadata_bytes + 63) & ~63;
   }
   std::int64_t pages_end() const noexcept { return file_bytes - kSnapshotChecksumBytes; }
 };
@@ -69,11 +69,11 @@ std::vector<std::byte> EncodeSnapshot(const Snapshot& snapshot);
 Result<SnapshotExtent> DecodeSnapshotHeader(std::span<const std::byte> header,
                                             std::int64_t file_bytes);
 
-/// Returns the part of the metadata `told`, in a file of `extent`, that a cache with the resolved
+/// Returns the part of `metadata`, in a file of `extent`, that a cache with the resolved
 /// parameters `params` can restore; afterwards only the room for it remains to be checked.
 /// Errors   kIoError where it contradicts itself, kInvalidArgument where `params`, `fingerprint`
 ///          or, unless `convert_types`, types differ; both name the place and both values.
-Result<Snapshot> DecodeSnapshot(std::span<const std::byte> told, const SnapshotExtent& extent,
+Result<Snapshot> DecodeSnapshot(std::span<const std::byte> metadata, const SnapshotExtent& extent,
                                 const KvCacheParams& params, const std::string& fingerprint,
                                 bool convert_types);
 

@@ -73,13 +73,13 @@ KvSequence MakeSequence(const CacheHeads& heads, const SnapshotSequence& from) {
   sequence.first_query = from.first_query;
   sequence.heads = std::make_unique<HeadTable[]>(heads.size());
   for (std::size_t head = 0; head < heads.size(); ++head) {
-    const SnapshotTable& told = from.heads[head];
+    const SnapshotTable& saved = from.heads[head];
     HeadTable& table = sequence.heads[head];
-    table = MakeHeadTable(heads[head], static_cast<std::int64_t>(told.pages.size()),
-                          static_cast<std::int64_t>(told.holes.size()));
-    for (const std::int64_t score : told.scores) table.scores.Push(score);
-    for (const kernels::KvSpan& hole : told.holes) table.holes.Push(hole);
-    for (std::size_t p = 0; p < told.pages.size(); ++p) table.pages.Push(nullptr);
+    table = MakeHeadTable(heads[head], static_cast<std::int64_t>(saved.pages.size()),
+                          static_cast<std::int64_t>(saved.holes.size()));
+    for (const std::int64_t score : saved.scores) table.scores.Push(score);
+    for (const kernels::KvSpan& hole : saved.holes) table.holes.Push(hole);
+    for (std::size_t p = 0; p < saved.pages.size(); ++p) table.pages.Push(nullptr);
   }
   return sequence;
 }

@@ -61,15 +61,15 @@ Snapshot Describe(const CacheHeads& heads, Sequences sequences,
   snapshot.head_pages.resize(heads.size(), 0);
   for (const KvSequence* one : sequences) {
     const KvSequence& sequence = *one;
-    SnapshotSequence& told = snapshot.sequences.emplace_back();
-    told.length = sequence.length;
-    told.first_query = sequence.first_query;
-    told.heads.resize(heads.size());
+    SnapshotSequence& saved = snapshot.sequences.emplace_back();
+    saved.length = sequence.length;
+    saved.first_query = sequence.first_query;
+    saved.heads.resize(heads.size());
     for (std::size_t head = 0; head < heads.size(); ++head) {
       const HeadTable& table = sequence.heads[head];
-      told.heads[head].holes.assign(table.holes.begin(), table.holes.end());
-      told.heads[head].scores.assign(table.scores.begin(), table.scores.end());
-      told.heads[head].pages.resize(static_cast<std::size_t>(table.pages.size()), -1);
+      saved.heads[head].holes.assign(table.holes.begin(), table.holes.end());
+      saved.heads[head].scores.assign(table.scores.begin(), table.scores.end());
+      saved.heads[head].pages.resize(static_cast<std::size_t>(table.pages.size()), -1);
     }
   }
   for (std::size_t head = 0; head < heads.size(); ++head)

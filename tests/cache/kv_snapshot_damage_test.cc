@@ -166,9 +166,9 @@ TEST_F(KvSnapshotDamage, ContradictionsAreRefused) {
     std::int64_t value;
     const char* message;
   } cases[] = {
-      {24, kHuge, "bytes are told; the file has room for"},
-      {24, -1, "-1 bytes are told"},
-      {24, 100, "layers[0], KV head 1: its header says that what is told ends before"},
+      {24, kHuge, "bytes of metadata; the file has room for"},
+      {24, -1, "-1 bytes of metadata"},
+      {24, 100, "layers[0], KV head 1: its header says that the metadata ends before"},
       {32, kHuge, "number of fingerprint bytes = 4611686018427387904; only "},
       {32, -1, "number of fingerprint bytes = -1"},
       {42, kHuge, "number of user data bytes = 4611686018427387904; only "},
@@ -183,13 +183,13 @@ TEST_F(KvSnapshotDamage, ContradictionsAreRefused) {
       {164, 0, "bytes are left after the last sequence; expected 0"},
       {172, -1, "sequence 0: length = -1, first_query = 0"},
       {172, 50, "sequence 0, head 0 of all: "},
-      {172, 4, "hole 3..5; expected a range in 0..4"},
+      {172, 4, "gap 3..5; expected a range in 0..4"},
       {180, 41, "length = 40, first_query = 41"},
       {180, -1, "first_query = -1"},
-      {188, kHuge, "number of holes = 4611686018427387904; only "},
-      {196, -1, "hole -1..5; expected a range in 0..40"},
-      {204, 3, "hole 3..3; expected a range in 0..40"},
-      {204, 41, "hole 3..41; expected a range in 0..40"},
+      {188, kHuge, "number of gaps = 4611686018427387904; only "},
+      {196, -1, "gap -1..5; expected a range in 0..40"},
+      {204, 3, "gap 3..3; expected a range in 0..40"},
+      {204, 41, "gap 3..41; expected a range in 0..40"},
       {212, 3, "page 0 of a table = 3; expected the number of a stored page below 3"},
       {212, -1, "page 0 of a table = -1; expected the number"},
       {212, -2, "page 0 of a table = -2"},
@@ -206,7 +206,7 @@ TEST_F(KvSnapshotDamage, ContradictionsAreRefused) {
   const std::int64_t end = 16;
   std::memcpy(bytes.data() + 204, &end, sizeof end);
   EXPECT_THAT(Refused(Signed(bytes)).message(),
-              HasSubstr("page 0 of a table = 0; expected -1, since it lies in holes"));
+              HasSubstr("page 0 of a table = 0; expected -1, since it lies in gaps"));
 }
 
 // Another process may write to the file, or cut it short, between the two times it is read.

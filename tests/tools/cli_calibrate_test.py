@@ -89,7 +89,7 @@ class CalibrateTest(cli_testing.CommandTest):
         self.assertEqual(process.returncode, 0, errors)
         result = json.loads(out)
         self.assertTrue(result["interrupted"])
-        self.assertRegex(errors, "interrupted: (the best mix scored so far|a mix from estimates)")
+        self.assertRegex(errors, "interrupted: (the best combination scored so far|a combination from estimates)")
         self.assertLessEqual(result["after"]["kv_bytes"], result["budget_bytes"])
         self.assertEqual(result["after"]["mean_nll"] is None, not result["verified"])
 

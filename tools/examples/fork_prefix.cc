@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   const auto model = manyhead::Model::Load(argv[1]);
   if (!model.ok()) return Fail(model.status());
   manyhead::SessionOptions options;
-  options.prefix_bytes = std::int64_t{16} << 20;  // room for beginnings beside the present text
+  options.prefix_bytes = std::int64_t{16} << 20;  // memory for cached prefixes
   auto session = manyhead::Session::Create(*model, options);
   if (!session.ok()) return Fail(session.status());
 

@@ -20,7 +20,7 @@ const char* const kAblationHelp =
     "or JSON: [{\"layers\": [3, \"5-7\"], \"heads\": [1], \"edit\": 0.5}, {\"layers\": [2], "
     "\"kv_heads\": [0]}],\n"
     "\"edit\" being \"zero\" (the default), \"mean\", \"keep\" or a factor; or a file of either.\n"
-    "A KV head that nobody reads any more is neither computed, read nor stored.\n";
+    "A KV head that no query head reads any more is neither computed, read nor stored.\n";
 
 namespace {
 

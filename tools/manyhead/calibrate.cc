@@ -144,9 +144,9 @@ int Run(const Flags& flags) {
   progress.Clear();
   if (!calibration.ok()) return Fail(calibration.status());
   if (calibration->interrupted)
-    std::fprintf(
-        stderr, "interrupted: %s\n",
-        calibration->verified ? "the best mix scored so far" : "a mix from estimates, not scored");
+    std::fprintf(stderr, "interrupted: %s\n",
+                 calibration->verified ? "the best combination scored so far"
+                                       : "a combination from estimates, not scored");
   if (!flags.save.empty())
     if (Status status = WriteOutputFile(flags.save, FormatKvHeads(calibration->heads));
         !status.ok())
