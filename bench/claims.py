@@ -52,7 +52,7 @@ class Bench:
             for row in self.rows[self.key(setting)])
 
     def share(self, setting):
-        """Of the roofline, or for a model of the memory bandwidth."""
+        """Returns the share of the roofline, or for a model of the memory bandwidth."""
         return statistics.median(row["of_roofline"] if "of_roofline" in row else row["bandwidth_percent"] / 100
                                  for row in self.rows[self.key(setting)])
 

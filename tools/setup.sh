@@ -1,4 +1,4 @@
-# What tools/quickstart.sh and tools/test.sh share: the Debian packages, logs, the build. Sourced by them
+# Code that tools/quickstart.sh and tools/test.sh share: the Debian packages, logs, the build. Sourced by them
 # with the working directory at the top of the tree.
 
 packages=(

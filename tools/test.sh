@@ -11,7 +11,7 @@ build_targets all
 venv=build/venv
 [ -x $venv/bin/python ] || run_logged venv python3 -m venv $venv
 
-# What the Python package is built and tested with; without a network its tests are skipped.
+# Packages to build and test the Python package; without a network its tests are skipped.
 python_packages=(nanobind scikit-build-core numpy ml_dtypes onnx gguf)
 if ! $venv/bin/python -c 'import nanobind, scikit_build_core, numpy, ml_dtypes, onnx, gguf' 2>/dev/null; then
   say "installing ${python_packages[*]} into $venv"

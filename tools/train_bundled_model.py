@@ -438,7 +438,7 @@ REFERENCE_TEXTS = ["An attention head", "The reader opens the book", "abcXYZ123 
 
 
 def write_reference(w: dict[str, np.ndarray], path: pathlib.Path) -> None:
-    """What a correct implementation computes from the file, for tests/model."""
+    """Writes the results of a correct implementation for the file, for tests/model."""
     cases = []
     for text in REFERENCE_TEXTS:
         prompt = [BOS] + encode(text)

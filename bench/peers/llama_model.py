@@ -20,7 +20,7 @@ def main(path, prompt, generate, depth, threads, repetitions):
         model.eval(ids[first:min(first + 2048, depth)])
     samples = []
     for i in range(repetitions + 1):
-        model.n_tokens = depth  # what the cache holds beyond it is dropped by the next eval
+        model.n_tokens = depth  # the next eval drops later tokens from the cache
         start = time.perf_counter()
         if prompt:
             model.eval(ids[depth:depth + prompt])

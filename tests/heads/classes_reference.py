@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 SKIPPED = 77
-# What scores may differ by, with the command's exact arithmetic: rounding, and arcs that are nearly as strong as the
+# Largest differences of scores, with exact arithmetic of the command: rounding, and arcs nearly as strong as the
 # strongest. A class may differ only where a score is as close as that to a threshold.
 TOLERANCE = 0.02
 # ... and with int8 activations, which move the attention of models of 4 bits to random tokens.

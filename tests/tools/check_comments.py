@@ -11,7 +11,11 @@ import pathlib
 import re
 import sys
 
-FOLDERS = ("include", "kernels", "runtime", "tools", "tests", "bench")
+from check_layers import project_files
+
+FOLDERS = ("include/", "kernels/", "runtime/", "tools/", "tests/", "bench/")
+CPP = (".h", ".cc", ".c")
+SCRIPTS = (".py", ".sh", ".cmake", "CMakeLists.txt")
 LABELS = ("Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|Policies|Sharing|Growth|"
           "Memory|Handles|Structs|Numbers|Norms|Rotation|Groups")
 COMMENT = re.compile(r"^\s*//[/!]?(?!<)( ?)(.*)$")
@@ -103,10 +107,16 @@ def check_text(text: str) -> list[tuple[int, str]]:
     return sorted(errors)
 
 
+def as_cpp(text: str) -> str:
+    """Returns the text of a script with its comments, and the beginnings of its documentation, as in C++."""
+    text = re.sub(r'^(\s*)(?:#(?!!)|"""(?=[A-Z]))', r"\1//", text, flags=re.MULTILINE)
+    return re.sub(r"(?<=\S)  # ", "  // ", text)
+
+
 def self_test() -> None:
     """Each wrong comment gives one error, each right one none."""
     for wrong in ("/// Of the model.\nint a;", "// What a head keeps.\nint a;", "  int a;  ///< of one block",
-                  "// With the defaults filled in.\nint a;", "/// A text in the making.\nint a;",
+                  "// With the defaults filled in.\nint a;", "/// It stands" + " back.\nint a;",
                   "/// Reads it. Errors   kIoError.\nint a;", "/// Errors   kIoError, which says\n/// why.\nint a;",
                   "/// Reads.\n///          why.\nint a;"):
         assert len(check_text(wrong)) == 1, (wrong, check_text(wrong))
@@ -114,14 +124,18 @@ def self_test() -> None:
                   "// With a window, the first tokens go.\nint a;", 'f("// of");',
                   "/// Reads it.\n/// Errors   kIoError, which says\n///          why.\nint a;"):
         assert not check_text(right), (right, check_text(right))
+    for wrong in ("# What a head keeps.\na = 1", "a = 1  # of one block", 'def f():\n    """How it works."""'):
+        assert len(check_text(as_cpp(wrong))) == 1, wrong
 
 
 def main(root: pathlib.Path) -> int:
     errors = []
-    for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*")
-                       if path.suffix in (".h", ".cc", ".c")):
-        name = str(path.relative_to(root))
-        for number, error in check_text(path.read_text(encoding="utf-8")):
+    for name in project_files(root):
+        is_script = name.endswith(SCRIPTS)
+        if not name.startswith(FOLDERS) or not (is_script or name.endswith(CPP)):
+            continue
+        text = (root / name).read_text(encoding="utf-8")
+        for number, error in check_text(as_cpp(text) if is_script else text):
             errors.append(f"{name}:{number}: {error}")
     print("\n".join(errors) or "comments: every label begins a line, every comment is a sentence")
     return bool(errors)

@@ -117,7 +117,7 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def project_files(root: pathlib.Path) -> list[str]:
-    """What git tracks, or would track in the folders; outside a checkout, every file but those of build/."""
+    """Returns the files that git tracks, or would track; outside a checkout, every file but those of build/."""
     names: list[str] = []
     for kind, *where in (["-c"], ["-o", "--exclude-standard", "--", *FOLDERS]):
         listed = subprocess.run(["git", "-C", str(root), "ls-files", kind, *where], capture_output=True, text=True,
@@ -132,7 +132,7 @@ def project_files(root: pathlib.Path) -> list[str]:
 
 
 def check_source(name: str, includes: list[tuple[bool, str]]) -> list[str]:
-    """What the file `name` includes and must not."""
+    """Returns the includes of the file `name` that are not allowed."""
     errors = [f"{name}: must not include {target}" for quoted, target in includes
               if not allowed(name, quoted, target)]
     if name.startswith(("runtime/", "include/")):
@@ -185,7 +185,7 @@ def self_test() -> None:
     assert room_of("runtime/heads/x.h") == room_of("manyhead/unheard_of.h") == room_of("tests/x.h") == ""
     for path, name in (
             ("runtime/cache/x.cc", "runtime/model/y.h"),           # a room above
-            ("runtime/session/x.cc", "manyhead/head_classes.h"),   # by way of a public header
+            ("runtime/session/x.cc", "manyhead/head_classes.h"),   # through a public header
             ("runtime/session/y.h", "runtime/heads/classify/scores.h"),
             ("manyhead/heads.h", "manyhead/session.h"),            # between public headers
             ("runtime/platform/x.cc", "tools/manyhead/parse.h"),   # not of a room

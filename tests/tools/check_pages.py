@@ -46,7 +46,7 @@ def run(words: list, **options) -> subprocess.CompletedProcess:
 
 
 def unknown_flags(program: list, flags: list[str]) -> str:
-    """What is wrong with flags of a program that lists them with --help; empty if nothing."""
+    """Returns the errors in flags of a program that lists them with --help; empty if there are none."""
     done = run([*program, "--help"])
     if done.returncode != 0:
         return done.stderr.strip()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 SKIPPED = 77
-# What test modules need besides the package. Each is a test of its own, which ctest shows as skipped.
+# Packages that test modules need. Each is a test of its own, which ctest shows as skipped.
 OTHERS = {"onnx": ("onnx", "ml_dtypes"), "torch": ("torch",)}
 
 

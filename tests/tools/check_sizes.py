@@ -22,7 +22,7 @@ FUNCTION_LINES = {"runtime": 60, "include": 60, "tools": 60, "kernels": 80}
 NO_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])\'(?:\\.|[^\'\\\n])+\'',
                      re.DOTALL)
 DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.MULTILINE)
-# What stands before a brace that opens a scope of declarations: their functions are looked at one by one.
+# Words before a brace that opens a scope of declarations: their functions are checked one by one.
 SCOPE = re.compile(r'\b(?:namespace|class|struct|union|enum|extern)\b')
 
 
@@ -36,9 +36,9 @@ def cpp_functions(text: str) -> list[tuple[str, int, int]]:
     the function around it."""
     text = DIRECTIVE.sub(blank, NO_CODE.sub(blank, text))
     found: list[tuple[str, int, int]] = []
-    stack: list[tuple[str, int] | None] = []  # of every open brace: what it opens, if a function
+    stack: list[tuple[str, int] | None] = []  # for every open brace the function that it opens, if any
     inside = 0  # open braces of the function at hand
-    begin = 0  # of the declaration at hand
+    begin = 0  # start of the current declaration
     for at in (match.start() for match in re.finditer(r"[{};]", text)):
         if text[at] == "{":
             head = text[begin:at].strip()

@@ -68,7 +68,7 @@ class BenchTest(CommandTest):
         rest = decode["phases"][-1]
         self.assertGreaterEqual(rest["seconds"], 0)
         self.assertLess(rest["percent"], 20, "the phases leave out a part of the step")
-        # What each product reads is what the file holds of its tensors.
+        # Each product reads the bytes that the file holds of its tensors.
         tensors = self.json("info", "-m", "bundled")["model"]["tensors"]
         for phase, parts in (("query/key/value", ("attn_q", "attn_k", "attn_v")), ("down", ("ffn_down",)),
                              ("attention output", ("attn_output",)), ("gate/up", ("ffn_gate", "ffn_up"))):
@@ -98,7 +98,7 @@ class BenchAttentionTest(CommandTest):
         rows = self.json(*self.FLAGS, "--heads", "6", "--kv-heads", "1,3", "--head-dim", "40",
                          "--kv-len", "100,600", "--kv-type", "f32,f16,int8,int4", "--softcap", "0,5")
         self.assertEqual(len(rows), 2 * 2 * 4 * 2)
-        bound = {"f32": 1e-6, "f16": 1e-6, "int8": 1e-6, "int4": 1e-6}  # of what the cache holds
+        bound = {"f32": 1e-6, "f16": 1e-6, "int8": 1e-6, "int4": 1e-6}  # error relative to the numbers in the cache
         for row in rows:
             self.assertLess(row["max_abs_error"], bound[row["kv_type"]], row)
             self.assertEqual(len(row["samples_seconds"]), 3)

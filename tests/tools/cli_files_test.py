@@ -37,7 +37,7 @@ class DescriptorTest(unittest.TestCase):
     """Descriptors that another program has set to O_NONBLOCK."""
 
     def read_slowly(self, stream, *args, **options):
-        """What the command writes to a pipe of 4 KiB that is read after it is full."""
+        """Returns the output of the command to a pipe of 4 KiB that is read after it is full."""
         ours, theirs = os.pipe()
         fcntl.fcntl(theirs, F_SETPIPE_SZ, 4096)
         set_nonblocking(theirs)
@@ -213,7 +213,7 @@ class LimitTest(unittest.TestCase):
 
 
 class AbsentValuesTest(unittest.TestCase):
-    """What was not measured is null, or n/a, not 0."""
+    """A value that was not measured is null, or n/a, not 0."""
 
     def timings(self, *args):
         result = generate("-o", "json", *args)

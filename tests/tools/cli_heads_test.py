@@ -17,7 +17,7 @@ import tempfile
 import cli_testing
 from cli_testing import TEXT
 
-# What would end a script or a comment, turn or break the line, and is no UTF-8; a token for each byte.
+# Bytes that would end a script or a comment, turn or break the line, or are not UTF-8; a token for each.
 HOSTILE = (b"</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>&lt;&amp;'\"`${x}\\"
            b"\x00\x01\x1b[31m\r\n\t\x7f\xc3\xa9\xff\xfe\xe2\x80\xae\xe2\x80\xa8\xed\xa0\x80 %DATA% %SCRIPT%")
 

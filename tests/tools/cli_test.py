@@ -298,7 +298,7 @@ class GenerateTest(CommandTest):
 
 class WarningTest(CommandTest):
     def warnings(self, *args, **options):
-        """What a command that succeeds warns of."""
+        """Returns the warnings of a command that succeeds."""
         lines = self.succeed(*args, **options).stderr.decode().splitlines()
         return [line for line in lines if line.startswith("manyhead: warning: ")]
 

@@ -1,4 +1,4 @@
-"""What the tests of the command share. Their arguments: COMMAND SOURCE_DIR [unittest options]."""
+"""Code that the tests of the command share. Their arguments: COMMAND SOURCE_DIR [unittest options]."""
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-# What the library is to those who link it: its name's version and, where it is shared, the symbols it shows.
+# Properties of the library for programs that link it: its name's version and, where it is shared, the symbols it shows.
 target_compile_features(manyhead PUBLIC cxx_std_20)
 
 # Before 1.0 each minor version may change the binary interface. No DEFINE_SYMBOL: static and shared objects

@@ -9,7 +9,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
   "The library with its headers, packages for CMake and pkg-config, and the manyhead command\n with a small model.")
-# What binaries load, found by dpkg-shlibdeps (dpkg-dev); what programs that link a static library need too.
+# Packages that binaries load, found by dpkg-shlibdeps (dpkg-dev); those that static linking needs too.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 if(library_type STREQUAL "STATIC_LIBRARY")
   set(CPACK_DEBIAN_PACKAGE_DEPENDS "libdnnl-dev, ocl-icd-opencl-dev, libpcre2-dev, libutf8proc-dev")

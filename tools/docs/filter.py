@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What Doxygen reads of a file: its input filter. usage: filter.py FILE
+"""Input filter of Doxygen: prints the text that Doxygen reads in place of a file. usage: filter.py FILE
 
 Copies, moves, destructors and the declaration of what is private to the library mean in every class
 the same, so they have no comments and are left out; so is the attribute of the namespace. Lines of
@@ -21,7 +21,7 @@ LEFT_OUT = (
     r"friend class \w+;",
 )
 LINE = re.compile(rf"^\s*(?:{'|'.join(LEFT_OUT)})\s*$")
-# What a comment says about shapes, errors, threads and the like becomes a list.
+# Labels of a comment, such as Shapes, Errors and Threads, become a list.
 LABEL = re.compile(r"^(\s*/// )(Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|"
                    r"Policies|Sharing|Growth|Memory|Handles|Structs|Numbers|Norms|Rotation|Groups|lse)\s+(?=\S)")
 LINK_OUT = re.compile(r"\[([^\]]+)\]\(\.\./[^)]+\)")

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 #: Any array of float32, float16 or bfloat16.
 FloatArray = NDArray[Any]
 
-_BFLOAT16 = "bfloat16"  # a dtype of the package ml_dtypes, which nobody needs to have
+_BFLOAT16 = "bfloat16"  # a dtype of the optional package ml_dtypes
 
 
 def is_bfloat16(array: NDArray[Any]) -> bool:
@@ -75,7 +75,7 @@ def integers(value: ArrayLike | None, name: str, size: int) -> NDArray[np.int64]
     if array.ndim > 0 and array.shape != (size,):
         raise ValueError(f"{name} has shape {list(array.shape)}; expected [B] = [{size}]")
     most = np.iinfo(np.int64).max
-    if array.size > 0 and array.max() > most:  # of an unsigned array, which would wrap
+    if array.size > 0 and array.max() > most:  # a number of an unsigned array would wrap
         raise ValueError(f"{name} has {array.max()}; expected at most {most}")
     return np.array(np.broadcast_to(array, (size,)), dtype=np.int64)
 

@@ -57,7 +57,7 @@ def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False,
     Returns:
         The result ``[B, H, T, Dv]`` or ``[H, T, Dv]`` in q's type. With return_lse, a tuple of it and
         the float32 ``[B, H, T]``; with return_weights, ``[B, H, T, S]`` in q's type follows. A query
-        without a visible key gives zeros, and an lse of -inf; NaN in keys and values that nobody sees
+        without a visible key gives zeros, and an lse of -inf; NaN in keys and values that no query sees
         changes nothing.
 
     Raises:
@@ -90,7 +90,7 @@ def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, *, causal: bool = False,
 
 
 def _check_stored(q: FloatArray, k: FloatArray, v: FloatArray, lens: NDArray[np.int64]) -> None:
-    """What the library checks of plain tensors, in its words, before a cache takes parts of them."""
+    """Makes the checks of the library for plain tensors, with its messages, before a cache takes parts."""
     same_rank(q, k, v)
     shapes = [x.shape if x.ndim == 4 else (1, *x.shape) for x in (q, k, v)]
     (batch, _, _, dim), (_, heads, tokens, _), (_, _, _, dim_v) = shapes

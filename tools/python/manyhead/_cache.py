@@ -204,7 +204,7 @@ class KvCache:
         return self._core.usage(sequence)
 
     def head_usage(self, sequence: int) -> list[list[_core.KvHeadUsage]]:
-        """What each head holds of `sequence`, ``[layer][KV head]``: tokens, pages, page_bytes."""
+        """Returns what each head holds of `sequence`, ``[layer][KV head]``: tokens, pages, page_bytes."""
         return self._core.head_usage(sequence)
 
     def holds(self, sequence: int, layer: int, head: int, position: int) -> bool:

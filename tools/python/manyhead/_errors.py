@@ -1,4 +1,4 @@
-"""What the library's errors become. A bad argument is a plain ValueError."""
+"""Exceptions for the library's errors. A bad argument is a plain ValueError."""
 
 
 class UnsupportedError(ValueError):

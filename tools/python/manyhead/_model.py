@@ -39,10 +39,10 @@ def _ids(ids: ArrayLike) -> NDArray[np.int32]:
 
 
 class Generation(Iterator[str]):
-    """A text in the making, from ``Model.generate``: an iterator over its pieces of whole characters.
+    """A generation in progress, from ``Model.generate``: an iterator over its pieces of whole characters.
 
     Every piece is made when it is asked for. ``close``, or leaving a ``with`` block, ends it early and
-    gives its memory back. ``ids``, ``text``, ``stop_reason`` and ``timings`` tell of what there is so
+    releases its memory. ``ids``, ``text``, ``stop_reason`` and ``timings`` tell of what there is so
     far. Other Python threads run while a piece is made; Ctrl-C is heard between the chunks of a long
     prompt.
     """
@@ -203,7 +203,7 @@ class Model:
                 number; "kv_heads" stands for "heads".
             means_text: what the means of "mean" are measured on.
 
-        A KV head that nobody reads is neither computed nor stored.
+        A KV head that no query reads is neither computed nor stored.
         """
         ids = self.tokenize(means_text) if isinstance(means_text, (str, bytes)) else means_text
         text = edits if isinstance(edits, str) else json.dumps([dict(edit) for edit in edits])
@@ -223,7 +223,7 @@ class Model:
     def head_effects(self, text: Text | Sequence[int] | NDArray[Any], *,
                      heads: Sequence[tuple[int, int]] = (), tokens: int = 0,
                      math: Literal["fast", "exact"] = "fast", threads: int = 0) -> list[dict[str, Any]]:
-        """What each of some (layer, head), or all, does to the loss of a text: dicts of layer, head,
+        """Measures what switching off each of some (layer, head), or all, does to a loss: dicts of layer, head,
         loss_before and loss_after, in nats per token.
 
         Args:
@@ -313,7 +313,7 @@ class Model:
 
     def profile(self, text: Text | Sequence[int] | NDArray[Any], *, every: int = 8,
                 sink_tokens: int = 4, recent: int = 64, **session: Any) -> _core.HeadProfile:
-        """What every head costs and where it looks over a text: ``heads[layer][head]`` has seconds,
+        """Profiles every head over a text: ``heads[layer][head]`` has seconds,
         kv_bytes, and means over rows of the weights: entropy, sink_mass, mean_distance, ...
 
         Args:

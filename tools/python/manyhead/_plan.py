@@ -21,7 +21,7 @@ Stage = Literal["scores", "capped", "biased", "probs"]
 Window = int | tuple[int | None, int | None]
 Result = Any  # an array, or a tuple of it and what was asked for besides
 
-_WIDEST = 1 << 62  # what a number that no int64 holds stands for
+_WIDEST = 1 << 62  # replaces a number beyond int64
 _FAR = 1 << 40  # beyond any position: a side of a window that is unbounded
 
 
@@ -128,7 +128,7 @@ class AttentionPlan:
 
     def explain(self, q_len: int, kv_len: int, k_type: KvTypeName = "f32",
                 v_type: KvTypeName | None = None) -> _core.AttentionExplanation:
-        """How a run of one request of these lengths over a cache of these types is done.
+        """Explains how a run of one request of these lengths over a cache of these types is done.
 
         ``str()`` of the result has one line per entry; ``refused`` lists faster choices and why they
         were not taken.

@@ -14,7 +14,7 @@ Scaling = Literal["none", "linear", "ntk", "yarn", "llama3", "factors"]
 
 
 class RopeConfig:
-    """How rotary embedding turns heads (arXiv:2104.09864).
+    """Parameters of rotary embedding (arXiv:2104.09864).
 
     Args:
         base: angles per token are base ** (-2 i / rotary_dim).

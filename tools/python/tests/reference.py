@@ -49,7 +49,7 @@ def attention(q, k, v, *, causal=False, scale=None, softcap=0.0, window=(None, N
     probs = weights / np.where(total == 0, 1, total)[..., None]
     with np.errstate(divide="ignore"):
         lse = np.where(total == 0, -np.inf, np.log(total) + finite)
-    hidden = np.isneginf(biased)  # whose values are not read, NaN or not
+    hidden = np.isneginf(biased)  # their values are not read, NaN or not
     out = np.stack([np.where(hidden[..., s, None], 0, probs[..., s, None] * v[:, :, None, s])
                     for s in range(kv_len)]).sum(axis=0) if kv_len else np.zeros((*q.shape[:3], v.shape[3]))
     return {"out": out, "lse": lse, "scores": scores, "capped": capped, "biased": biased, "probs": probs}

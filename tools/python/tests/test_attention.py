@@ -1,4 +1,4 @@
-"""What manyhead.attention takes, gives and refuses."""
+"""Tests the arguments, results and errors of manyhead.attention."""
 import os
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What heads attend to, from Python."""
+"""Tests captured attention weights, from Python."""
 import pathlib
 import unittest
 

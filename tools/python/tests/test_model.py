@@ -96,7 +96,7 @@ class ModelTest(unittest.TestCase):
         generation = self.model.generate(ids, max_tokens=1, ablate=edits, **exact)
         list(generation)
         self.assertEqual(generation.ids, [int(np.argmax(logits))])
-        # What an ablated model's heads look at: nothing where they are off, else at what is left.
+        # Heads of an ablated model attend to nothing where they are off, else to the tokens that are left.
         np.testing.assert_array_equal(ablated.attention(0, 1, ids), self.model.attention(0, 1, ids))
         self.assertEqual(np.abs(ablated.attention(1, 0, ids)).max(), 0)
         self.assertGreater(
