@@ -34,7 +34,19 @@ struct HeadEdit {
   friend bool operator==(const HeadEdit&, const HeadEdit&) noexcept = default;
 };
 
-/// Changes to the heads of a model, each head at most once; see Session::SetAblation.
+/// The output of one query head at consecutive positions, in place of what it computes there. The
+/// values may come from another sequence; see MeasurePatches and CapturedRow::output.
+struct HeadPatch {
+  HeadId head;                  ///< the head that is patched
+  std::int64_t position = 0;    ///< the first position, counted in the whole sequence
+  std::vector<float> values{};  ///< [count, Dv], one row for each position; finite
+
+  /// Compares member by member.
+  friend bool operator==(const HeadPatch&, const HeadPatch&) noexcept = default;
+};
+
+/// Changes to the heads of a model, each head at most once; see Session::SetAblation. A patch takes
+/// effect after the edits: at its positions the head has the patch's values whatever its edit is.
 ///
 /// Where all query heads of a KV head are switched off or replaced by their mean, no query reads
 /// the KV head: it is neither computed nor stored.
@@ -42,6 +54,7 @@ struct Ablation {
   std::vector<HeadEdit> edits{};  ///< in any order
   /// [layer][H * Dv] as MeasureHeadMeans returns them; may be empty for layers without kMean edits.
   std::vector<std::vector<float>> means{};
+  std::vector<HeadPatch> patches{};  ///< in any order; no two for one head and position
 
   /// Compares member by member.
   friend bool operator==(const Ablation&, const Ablation&) noexcept = default;
@@ -51,7 +64,9 @@ struct Ablation {
 ///
 /// Errors   kInvalidArgument naming the edit and the valid range: a layer or head that the model
 ///          does not have, a head that is edited twice, a scale that is not finite, means that are
-///          missing or of another size, a layer all of whose heads would be switched off.
+///          missing or of another size, a layer all of whose heads would be switched off; a
+///          patch whose values are none, no whole rows or not finite, or of a position that another
+///          patch has.
 Status CheckAblation(const ModelConfig& config, const Ablation& ablation);
 
 /// Returns the ablation that switches off all heads but `heads` in each layer that they name.
@@ -74,7 +89,7 @@ Result<Ablation> KeepOnly(const ModelConfig& config, std::span<const HeadId> hea
 /// Errors   kInvalidArgument naming the item and what was expected, and as CheckAblation, but for
 ///          the means.
 Result<Ablation> ParseAblation(std::string_view text, const ModelConfig& config);
-/// Formats an ablation as JSON; ParseAblation reads it back to the same edits.
+/// Formats the edits of an ablation as JSON, which ParseAblation reads back; patches have no text.
 std::string FormatAblation(const Ablation& ablation);
 
 /// Returns true where an edit replaces a head by its mean.
@@ -104,6 +119,36 @@ struct HeadTextOptions {
 Result<std::vector<std::vector<float>>> MeasureHeadMeans(const Model& model,
                                                          std::span<const TokenId> ids,
                                                          const HeadTextOptions& options);
+
+/// Positions of a source sequence whose output of one head becomes a HeadPatch.
+struct PatchSource {
+  HeadId head;             ///< the head
+  std::int64_t first = 0;  ///< first position in the source sequence
+  std::int64_t last = -1;  ///< last position, inclusive; -1 = to the end
+  std::int64_t to = -1;    ///< position that the first one is patched into; -1: the same position
+
+  /// Compares member by member.
+  friend bool operator==(const PatchSource&, const PatchSource&) noexcept = default;
+};
+
+/// Parses heads and positions to patch, separated by commas.
+///
+///   3.1          head 1 of layer 3, at every position of the source sequence
+///   3.*@7        every head of layer 3, at position 7
+///   5.k1@4-6     the query heads of KV head 1 of layer 5, at positions 4 to 6
+///   3.1@4-6:9    what the source gives at positions 4 to 6, patched into positions 9 to 11
+///
+/// Errors   kInvalidArgument naming the item and what was expected, or the valid range.
+Result<std::vector<PatchSource>> ParsePatchSources(std::string_view text,
+                                                   const ModelConfig& config);
+
+/// Evaluates the source sequence `ids` and returns the outputs of the heads at these positions.
+///
+/// Errors   as MeasureHeadEffects; kInvalidArgument for a position that the sequence does not have.
+///          kIoError when it was cancelled.
+Result<std::vector<HeadPatch>> MeasurePatches(const Model& model, std::span<const TokenId> ids,
+                                              std::span<const PatchSource> sources,
+                                              const HeadTextOptions& options);
 
 /// The loss of a sequence with and without an ablation.
 struct AblationLoss {

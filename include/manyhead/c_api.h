@@ -216,6 +216,11 @@ typedef enum mh_row_role MH_ANY_INT {
 /// prompt.
 mh_status mh_session_append_as(mh_session* session, const int32_t* ids, size_t count,
                                mh_row_role role, const float** logits);
+/// Appends ids as a prompt and writes the logits after each, [count, vocab_size].
+mh_status mh_session_append_logits(mh_session* session, const int32_t* ids, size_t count,
+                                   float* logits);
+/// Appends ids as a prompt and writes the losses [count - 1] of all but the first, in nats.
+mh_status mh_session_score(mh_session* session, const int32_t* ids, size_t count, double* losses);
 /// Keeps the first `length` tokens.
 mh_status mh_session_truncate(mh_session* session, int64_t length);
 
@@ -307,6 +312,8 @@ typedef struct mh_captured_row {
   float lse;             ///< natural log of the softmax denominator; -inf where no key is seen
   /// Share of a sink logit: sum(weights) + sink_share = 1, or 0 where no key is seen.
   float sink_share;
+  const float* output;  ///< [head_dim_v]: what W_O reads of the head, with edits and patches
+  int64_t head_dim_v;   ///< numbers of output
 } mh_captured_row;
 
 /// Selects the rows that a session captures; see CaptureOptions in heads.h.
@@ -331,6 +338,19 @@ mh_status mh_session_capture(mh_session* session, const mh_capture_options* opti
 /// Switches heads off or scales them, as "3.1,4.*=0.5" or JSON; NULL = no changes. Tokens held are
 /// evaluated again. See ParseAblation and Session::SetAblation; means cannot be set here.
 mh_status mh_session_ablate(mh_session* session, const char* edits);
+
+/// Values that one query head has at consecutive positions in place of its own; see HeadPatch.
+typedef struct mh_head_patch {
+  int64_t layer;        ///< layer of the head
+  int64_t head;         ///< query head of the layer
+  int64_t position;     ///< first position, counted in the whole sequence
+  int64_t count;        ///< number of positions, at least 1
+  const float* values;  ///< [count, head_dim_v]
+} mh_head_patch;
+
+/// Sets the patches in place of those before; the edits of mh_session_ablate stay. Zero patches
+/// remove them. The tokens held are evaluated again.
+mh_status mh_session_patch(mh_session* session, const mh_head_patch* patches, size_t count);
 
 /// Shapes, types and limits of mh_cache_create; see KvCacheParams in kv_cache.h.
 typedef struct mh_cache_params {

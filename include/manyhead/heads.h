@@ -17,19 +17,23 @@ struct CapturedRow {
   HeadId head;                ///< head that the weights belong to
   std::int64_t position = 0;  ///< position of the query in the sequence
   /// [position + 1], indexed by the key's absolute position; 0 where the key is hidden, evicted or
-  /// not stored.
+  /// not stored. Empty without CaptureOptions::weights.
   std::span<const float> weights;
   float lse = 0;  ///< natural log of the softmax denominator; -inf where no key is seen
   /// Share of a sink logit: sum(weights) + sink_share = 1, or 0 where no key is seen.
   float sink_share = 0;
+  /// [Dv]: the weighted sum of values as W_O reads it, with the session's edits and patches.
+  std::span<const float> output{};
 };
 
-/// Selects the rows of attention weights that a session captures; see Session::SetCapture.
+/// Selects the rows of attention weights and head outputs that a session captures; see
+/// Session::SetCapture.
 struct CaptureOptions {
   std::vector<HeadId> heads{};  ///< empty: all; each once, in any order
   std::int64_t first = 0;       ///< first query position
   std::int64_t last = -1;       ///< last query position, inclusive; -1 = to the end
   std::int64_t every = 1;       ///< step between query positions: first, first + every, ...
+  bool weights = true;          ///< false: rows without weights, which need not be recomputed
   /// Called by the thread that evaluates the tokens, in the middle of a step: layer by layer, and
   /// within a layer by (position, head). The row is valid during the call. The function must
   /// neither throw nor call the session.

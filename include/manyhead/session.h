@@ -143,6 +143,14 @@ class Session {
   Result<std::span<const float>> Append(std::span<const TokenId> ids,
                                         std::optional<RowRole> role = {});
 
+  /// Appends `ids` and writes the logits after each of them, [ids, vocab_size]; the rows are those
+  /// that Append would give one after the other.
+  ///
+  /// Errors   as Append, and kInvalidArgument for another size of `logits`; the session is then
+  ///          unchanged.
+  Status AppendLogits(std::span<const TokenId> ids, std::span<float> logits,
+                      std::optional<RowRole> role = {});
+
   /// Appends `ids` as a prompt and writes nll[i] = -log p(ids[i + 1] | all before), i in [0,
   /// ids.size() - 1), in nats.
   /// Errors   as Append, and kInvalidArgument when a logit is NaN; the session is then unchanged.

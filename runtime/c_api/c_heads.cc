@@ -3,6 +3,7 @@
 
 using manyhead::Status;
 using manyhead::c_api::Call;
+using manyhead::c_api::CheckArray;
 using manyhead::c_api::CheckPointer;
 using manyhead::c_api::CheckSize;
 using manyhead::c_api::Invalid;
@@ -98,7 +99,9 @@ mh_status mh_session_capture(mh_session* session, const mh_capture_options* opti
                                      .position = row.position,
                                      .weights = row.weights.data(),
                                      .lse = row.lse,
-                                     .sink_share = row.sink_share};
+                                     .sink_share = row.sink_share,
+                                     .output = row.output.data(),
+                                     .head_dim_v = std::ssize(row.output)};
       on_row(user, &shown);
     };
     return session->session.SetCapture(&capture);
@@ -114,6 +117,28 @@ mh_status mh_session_ablate(mh_session* session, const char* edits) {
       if (manyhead::NeedsMeans(*parsed))
         return Invalid("edits: means are measured in C++ and Python only; expected a number");
       ablation = std::move(*parsed);
+    }
+    ablation.patches = session->session.ablation().patches;
+    return session->session.SetAblation(ablation);
+  });
+}
+
+mh_status mh_session_patch(mh_session* session, const mh_head_patch* patches, size_t count) {
+  return Call(session, [&]() -> Outcome {
+    if (auto error = CheckArray(patches, count, "patches")) return *error;
+    manyhead::Ablation ablation = session->session.ablation();
+    ablation.patches.clear();
+    const auto& layers = session->model.config().layers;
+    for (const mh_head_patch& patch : std::span(patches, count)) {
+      if (auto error = CheckIndex(patch.layer, layers.size(), "layer")) return *error;
+      const auto width = static_cast<size_t>(layers[static_cast<size_t>(patch.layer)].head_dim_v);
+      if (patch.count < 1 || patch.count > session->session.context())
+        return Invalid("count = " + std::to_string(patch.count) + " of a patch; expected 1 to " +
+                       std::to_string(session->session.context()));
+      const size_t size = static_cast<size_t>(patch.count) * width;
+      if (auto error = CheckArray(patch.values, size, "the values of a patch")) return *error;
+      ablation.patches.push_back(
+          {{patch.layer, patch.head}, patch.position, {patch.values, patch.values + size}});
     }
     return session->session.SetAblation(ablation);
   });

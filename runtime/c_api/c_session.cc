@@ -128,6 +128,27 @@ mh_status mh_session_append_as(mh_session* session, const int32_t* ids, size_t c
   });
 }
 
+mh_status mh_session_append_logits(mh_session* session, const int32_t* ids, size_t count,
+                                   float* logits) {
+  return Call(session, [&]() -> Outcome {
+    if (auto error = CheckArray(ids, count, "ids")) return *error;
+    if (auto error = CheckPointer(logits, "logits")) return *error;
+    const auto vocab = static_cast<size_t>(session->model.config().vocab_size);
+    if (auto error = CheckArray(logits, count, "logits")) return *error;
+    return session->session.AppendLogits({ids, count}, {logits, count * vocab},
+                                         manyhead::RowRole::kPrefill);
+  });
+}
+
+mh_status mh_session_score(mh_session* session, const int32_t* ids, size_t count, double* losses) {
+  return Call(session, [&]() -> Outcome {
+    if (auto error = CheckArray(ids, count, "ids")) return *error;
+    const size_t scored = count == 0 ? 0 : count - 1;
+    if (auto error = CheckArray(losses, scored, "losses")) return *error;
+    return session->session.Score({ids, count}, {losses, scored});
+  });
+}
+
 mh_status mh_session_truncate(mh_session* session, int64_t length) {
   return Call(session, [&]() -> Outcome { return session->session.Truncate(length); });
 }

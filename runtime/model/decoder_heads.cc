@@ -31,6 +31,10 @@ void Decoder::EditHeads(Worker& worker, std::size_t layer) noexcept {
       else
         kernels_->scale(head, edit.scale, edit.count);
     }
+    const std::int64_t position = rows_.PositionOf(row);
+    for (const HeadEdits::Patch& patch : (*edits)[layer].patches)
+      if (const float* values = patch.RowAt(position); values != nullptr)
+        std::copy_n(values, patch.width, attended_.data() + row * width + patch.begin);
   });
 }
 

@@ -166,6 +166,31 @@ Status Session::Impl::Score(std::span<const TokenId> ids, std::span<double> nll)
   return {};
 }
 
+Status Session::Impl::AppendLogits(std::span<const TokenId> ids, RowRole role,
+                                   std::span<float> rows) {
+  if (Status status = CheckIds(ids, length()); !status.ok()) return status;
+  const std::int64_t wanted = std::ssize(ids) * vocab();
+  if (std::ssize(rows) != wanted)
+    return Status(StatusCode::kInvalidArgument,
+                  "Session: logits has " + std::to_string(rows.size()) +
+                      " elements; expected ids * vocab_size = " + std::to_string(wanted));
+  float* out = rows.data();
+  while (!ids.empty()) {
+    const auto chunk = ids.first(std::min(ids.size(), static_cast<std::size_t>(options.chunk)));
+    if (Status status = AppendChunk(chunk, role, nullptr); !status.ok()) return status;
+    const std::int64_t count = std::ssize(chunk);
+    for (std::int64_t begin = 0; begin < count; begin += kScoreRows) {
+      const std::int64_t block = std::min(kScoreRows, count - begin);
+      decoder.Logits(begin, block, out);
+      out += block * vocab();
+    }
+    ids = ids.subspan(chunk.size());
+  }
+  std::copy(out - vocab(), out, logits.data());
+  logits_length = length();
+  return Status();
+}
+
 Result<Session> Session::Create(const Model& model, const SessionOptions& wanted) {
   SessionOptions options = wanted;
   if (Status status = CompleteSessionOptions(model.config(), options); !status.ok()) return status;
@@ -209,14 +234,29 @@ Session::Session(Session&&) noexcept = default;
 Session& Session::operator=(Session&&) noexcept = default;
 Session::~Session() = default;
 
-Result<std::span<const float>> Session::Append(std::span<const TokenId> ids,
-                                               std::optional<RowRole> role) {
+namespace {
+
+/// Returns the role that `ids` are appended in.
+Result<RowRole> RoleOf(std::span<const TokenId> ids, std::optional<RowRole> role) {
   if (role && *role > RowRole::kDecode)
     return OutOfRange("Session", "role", static_cast<std::int64_t>(*role), 0, 1);
-  const RowRole by_default = ids.size() == 1 ? RowRole::kDecode : RowRole::kPrefill;
-  if (Status status = impl_->AppendAll(ids, role.value_or(by_default), nullptr); !status.ok())
-    return status;
+  return role.value_or(ids.size() == 1 ? RowRole::kDecode : RowRole::kPrefill);
+}
+
+}  // namespace
+
+Result<std::span<const float>> Session::Append(std::span<const TokenId> ids,
+                                               std::optional<RowRole> wanted) {
+  const Result<RowRole> role = RoleOf(ids, wanted);
+  if (!role.ok()) return role.status();
+  if (Status status = impl_->AppendAll(ids, *role, nullptr); !status.ok()) return status;
   return std::span<const float>(impl_->logits.data(), static_cast<std::size_t>(impl_->vocab()));
+}
+
+Status Session::AppendLogits(std::span<const TokenId> ids, std::span<float> logits,
+                             std::optional<RowRole> wanted) {
+  const Result<RowRole> role = RoleOf(ids, wanted);
+  return role.ok() ? impl_->AppendLogits(ids, *role, logits) : role.status();
 }
 
 Status Session::Score(std::span<const TokenId> ids, std::span<double> nll) {

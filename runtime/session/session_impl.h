@@ -63,6 +63,7 @@ struct Session::Impl {
   Result<bool> Prefill(std::span<const TokenId> prompt, const GenerateOptions& generate,
                        Timings& timings);
   Status Score(std::span<const TokenId> ids, std::span<double> nll);
+  Status AppendLogits(std::span<const TokenId> ids, RowRole role, std::span<float> rows);
   Status SetAblation(const Ablation& wanted, HeldTokens held);
   void SetEdits(std::vector<HeadEdits> wanted);
   Status Keep(const Ablation& wanted, const KvHeads& heads);

@@ -1,5 +1,6 @@
 /* Heads profiled, captured and switched off from C. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "tests/c_api/c_check.h"
 
@@ -130,6 +131,98 @@ static void CheckAblation(mh_session* session, const int32_t* ids) {
   CHECK(mh_session_append(session, ids, kTokens, &logits) == MH_OK && logits[ids[1]] == plain);
 }
 
+typedef struct Outputs {
+  float values[kTokens * 64]; /* of one head */
+  int64_t width;
+} Outputs;
+
+static void KeepOutput(void* user, const mh_captured_row* row) {
+  Outputs* outputs = user;
+  outputs->width = row->head_dim_v;
+  if (row->head_dim_v <= 64 && row->position < kTokens)
+    memcpy(outputs->values + row->position * row->head_dim_v, row->output,
+           (size_t)row->head_dim_v * sizeof(float));
+}
+
+/* What head 1.2 gives in one text plus 1, patched into it. */
+static void CheckPatch(mh_session* session, const int32_t* ids) {
+  static Outputs outputs, again;
+  mh_capture_options options;
+  mh_head_patch patch = {1, 2, 3, 4, outputs.values};
+  const float* logits = NULL;
+  float plain;
+  size_t i;
+  mh_capture_options_init(&options);
+  options.on_row = KeepOutput;
+  options.user = &outputs;
+  options.layer = 1;
+  options.head = 2;
+  CHECK(mh_session_capture(session, &options) == MH_OK);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK(mh_session_append(session, ids, kTokens, &logits) == MH_OK);
+  plain = logits[ids[1]];
+  CHECK(outputs.width > 0 && outputs.width <= 64);
+  for (i = 0; i < (size_t)(4 * outputs.width); ++i) outputs.values[i] += 1;
+  CHECK_ERROR(mh_session_patch(session, NULL, 1), MH_INVALID_ARGUMENT, mh_session_message(session),
+              "patches is NULL");
+  patch.count = 0;
+  CHECK_ERROR(mh_session_patch(session, &patch, 1), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "count = 0 of a patch; expected 1 to");
+  patch.count = 4;
+  patch.layer = 4;
+  CHECK_ERROR(mh_session_patch(session, &patch, 1), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "layer = 4; expected 0 to 3");
+  patch.layer = 1;
+  patch.head = 4;
+  CHECK_ERROR(mh_session_patch(session, &patch, 1), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "head = 4 of layer 1");
+  patch.head = 2;
+  patch.values = NULL;
+  CHECK_ERROR(mh_session_patch(session, &patch, 1), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "the values of a patch is NULL");
+  patch.values = outputs.values;
+  options.user = &again;
+  CHECK(mh_session_capture(session, &options) == MH_OK);
+  CHECK(mh_session_patch(session, &patch, 1) == MH_OK); /* evaluates the tokens again */
+  CHECK(memcmp(again.values + 3 * outputs.width, outputs.values,
+               (size_t)(4 * outputs.width) * sizeof(float)) == 0);
+  CHECK(mh_session_ablate(session, "0.0=0.9") == MH_OK); /* the patch stays */
+  CHECK(memcmp(again.values + 3 * outputs.width, outputs.values,
+               (size_t)(4 * outputs.width) * sizeof(float)) == 0);
+  CHECK(mh_session_ablate(session, NULL) == MH_OK);
+  CHECK(mh_session_truncate(session, kTokens - 1) == MH_OK);
+  CHECK(mh_session_append(session, ids + kTokens - 1, 1, &logits) == MH_OK);
+  CHECK(fabsf(logits[ids[1]] - plain) > 1e-4f);
+  CHECK(mh_session_patch(session, NULL, 0) == MH_OK);
+  CHECK(mh_session_capture(session, NULL) == MH_OK);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK(mh_session_append(session, ids, kTokens, &logits) == MH_OK && logits[ids[1]] == plain);
+}
+
+/* Logits after every token, and the losses that follow from them. */
+static void CheckLogits(mh_session* session, const int32_t* ids, size_t vocab) {
+  float* rows = malloc(4 * vocab * sizeof(float));
+  const float* logits = NULL;
+  double losses[3], sum = 0;
+  size_t i;
+  CHECK(rows != NULL);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK_ERROR(mh_session_append_logits(session, ids, 4, NULL), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "logits is NULL");
+  CHECK(mh_session_append_logits(session, ids, 4, rows) == MH_OK);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK(mh_session_append_as(session, ids, 2, MH_ROLE_PREFILL, &logits) == MH_OK);
+  CHECK(memcmp(logits, rows + vocab, vocab * sizeof(float)) == 0);
+  for (i = 0; i < vocab; ++i) sum += exp((double)rows[vocab + i]);
+  CHECK(mh_session_truncate(session, 0) == MH_OK);
+  CHECK_ERROR(mh_session_score(session, ids, 4, NULL), MH_INVALID_ARGUMENT,
+              mh_session_message(session), "losses is NULL");
+  CHECK(mh_session_score(session, ids, 4, losses) == MH_OK);
+  CHECK(fabs(losses[1] - (log(sum) - (double)rows[vocab + (size_t)ids[2]])) < 1e-4);
+  CHECK(mh_session_score(session, ids, 0, NULL) == MH_INVALID_ARGUMENT);
+  free(rows);
+}
+
 void CheckHeads(const char* path) {
   static const char kPrompt[] = "x7k2qz x7k2qz x7k2qz x7k2qz x7k2qz x7k2qz";
   mh_model* model = NULL;
@@ -143,6 +236,8 @@ void CheckHeads(const char* path) {
   CheckProfile(session, ids);
   CheckCapture(session, ids);
   CheckAblation(session, ids);
+  CheckPatch(session, ids);
+  CheckLogits(session, ids, (size_t)mh_model_vocab_size(model));
   mh_session_free(&session);
   mh_model_free(&model);
 }

@@ -24,6 +24,7 @@ struct Kept {
   std::int64_t position = 0;
   std::vector<float> weights;
   float lse = 0, sink_share = 0;
+  std::vector<float> output{};
 
   friend bool operator==(const Kept&, const Kept&) = default;
 };
@@ -34,7 +35,8 @@ std::function<void(const CapturedRow&)> Keep(std::vector<Kept>& rows) {
                     row.position,
                     {row.weights.begin(), row.weights.end()},
                     row.lse,
-                    row.sink_share});
+                    row.sink_share,
+                    {row.output.begin(), row.output.end()}});
   };
 }
 
@@ -64,6 +66,10 @@ void CheckRows(const Model& model, const ObservedDecoder::Options& options) {
           ASSERT_EQ(row.position, i);
           ASSERT_EQ(row.lse, seen.lse[(i - position) * layer.num_heads + h]);
           ASSERT_EQ(row.sink_share, 0);
+          ASSERT_TRUE(std::equal(
+              row.output.begin(), row.output.end(),
+              seen.attended.begin() + ((i - position) * layer.num_heads + h) * layer.head_dim_v));
+          ASSERT_EQ(std::ssize(row.output), layer.head_dim_v);
           const std::vector<double> expected = decoder.Weights(row.head, i);
           ASSERT_EQ(row.weights.size(), expected.size());
           for (std::size_t s = 0; s < expected.size(); ++s)

@@ -51,6 +51,44 @@ Status CheckLayersKeepHeads(const ModelConfig& config, const Ablation& ablation)
   return Status();
 }
 
+Status CheckPatch(const ModelConfig& config, const HeadPatch& patch) {
+  constexpr std::int64_t kMostPositions = std::int64_t{1} << 31;
+  if (Status status = CheckHead(config, "Ablation: patch", patch.head); !status.ok()) return status;
+  const auto refuse = [&](const auto&... parts) {
+    return InvalidArgument("Ablation", "the patch of head ", Name(patch.head), " ", parts...);
+  };
+  const std::int64_t width = config.layers[Index(patch.head.layer)].head_dim_v;
+  const std::int64_t size = std::ssize(patch.values);
+  if (size == 0 || size % width != 0)
+    return refuse("has ", size, " values; expected a multiple of head_dim_v = ", width);
+  if (patch.position < 0 || patch.position > kMostPositions - size / width)
+    return refuse("begins at position ", patch.position, "; expected 0..",
+                  kMostPositions - size / width);
+  const auto bad = std::find_if(patch.values.begin(), patch.values.end(),
+                                [](float value) { return !std::isfinite(value); });
+  if (bad == patch.values.end()) return Status();
+  return refuse("has values[", bad - patch.values.begin(), "] = ", *bad,
+                "; expected a finite number");
+}
+
+/// Checks that no two patches are of one head and position.
+Status CheckPatchesApart(const ModelConfig& config, const std::vector<HeadPatch>& patches) {
+  std::vector<const HeadPatch*> sorted;
+  for (const HeadPatch& patch : patches) sorted.push_back(&patch);
+  std::sort(sorted.begin(), sorted.end(), [](const HeadPatch* a, const HeadPatch* b) {
+    return std::pair(a->head, a->position) < std::pair(b->head, b->position);
+  });
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    const HeadPatch &before = *sorted[i - 1], &patch = *sorted[i];
+    const std::int64_t width = config.layers[Index(before.head.layer)].head_dim_v;
+    if (patch.head == before.head &&
+        patch.position < before.position + std::ssize(before.values) / width)
+      return InvalidArgument("Ablation", "head ", Name(patch.head),
+                             " is patched twice at position ", patch.position, "; expected once");
+  }
+  return Status();
+}
+
 }  // namespace
 
 Status CheckHead(const ModelConfig& config, const std::string& what, const HeadId& id) {
@@ -73,6 +111,9 @@ Status CheckAblation(const ModelConfig& config, const Ablation& ablation) {
                              " is edited twice; expected once");
     if (Status status = CheckEdit(config, ablation, edit); !status.ok()) return status;
   }
+  for (const HeadPatch& patch : ablation.patches)
+    if (Status status = CheckPatch(config, patch); !status.ok()) return status;
+  if (Status status = CheckPatchesApart(config, ablation.patches); !status.ok()) return status;
   return CheckLayersKeepHeads(config, ablation);
 }
 
@@ -125,7 +166,7 @@ KvHeads HeadsRead(const ModelConfig& config, const Ablation& ablation, KvHeads h
 std::vector<HeadEdits> EditsOf(const ModelConfig& config, const Ablation& ablation,
                                const KvHeads& heads) {
   std::vector<HeadEdits> layers(config.layers.size());
-  bool changed = !ablation.edits.empty();
+  bool changed = !ablation.edits.empty() || !ablation.patches.empty();
   for (std::size_t l = 0; l < heads.size(); ++l)
     for (const KvHeadParams& head : heads[l]) {
       layers[l].unread.push_back(head.policy.kind == KvPolicyKind::kOff);
@@ -142,13 +183,24 @@ std::vector<HeadEdits> EditsOf(const ModelConfig& config, const Ablation& ablati
     }
     layers[l].edits.push_back(std::move(made));
   }
+  for (const HeadPatch& patch : ablation.patches) {
+    const std::size_t l = Index(patch.head.layer);
+    const std::int64_t width = config.layers[l].head_dim_v;
+    layers[l].patches.push_back({patch.head.head * width, width, patch.position, patch.values});
+  }
   return layers;
 }
 
 std::string AblationKey(const Ablation& ablation) {
-  if (ablation.edits.empty()) return "";
+  if (ablation.edits.empty() && ablation.patches.empty()) return "";
   Checksum sum;
   sum.Add(FormatAblation(ablation));
+  for (const HeadPatch& patch : ablation.patches) {
+    const std::int64_t place[] = {patch.head.layer, patch.head.head, patch.position,
+                                  std::ssize(patch.values)};
+    sum.Add(std::as_bytes(std::span(place)));
+    sum.Add(std::as_bytes(std::span(patch.values)));
+  }
   if (NeedsMeans(ablation))
     for (const std::vector<float>& layer : ablation.means) sum.Add(std::as_bytes(std::span(layer)));
   std::ostringstream text;

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "manyhead/ablation.h"
@@ -23,6 +24,11 @@ std::vector<HeadEdits> EditsOf(const ModelConfig& config, const Ablation& ablati
 
 /// Returns a short text that differs between ablations; empty for none.
 std::string AblationKey(const Ablation& ablation);
+
+/// Reads the heads that one item without an edit names, such as "3.1", "4.*" or "5.k1". `function`
+/// begins the message of an error.
+Result<std::vector<HeadId>> ParseHeads(const char* function, std::string_view text,
+                                       const ModelConfig& config);
 
 /// Checks that the model has the query head `id`; `what` begins the message of an error.
 Status CheckHead(const ModelConfig& config, const std::string& what, const HeadId& id);

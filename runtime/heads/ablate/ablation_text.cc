@@ -9,6 +9,7 @@
 
 #include "manyhead/ablation.h"
 #include "runtime/heads/ablate/ablation_impl.h"
+#include "runtime/heads/ablate/number_range.h"
 #include "runtime/platform/errors.h"
 #include "runtime/platform/json.h"
 
@@ -24,34 +25,13 @@ constexpr const char* kName = "ParseAblation";
 /// Returns `text` quoted for a message, whatever bytes it holds.
 std::string Quote(std::string_view text) { return ShowJson(Json(std::string(text))); }
 
-/// The numbers first..last; last = -1: to the end.
-struct Range {
-  std::int64_t first = 0;
-  std::int64_t last = -1;
-};
-
-/// Reads "3", "3-5" or "*".
-std::optional<Range> ReadRange(std::string_view text) {
-  if (text == "*") return Range();
-  Range range;
-  const char* const end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, range.first);
-  if (first.ec != std::errc() || range.first < 0) return std::nullopt;
-  range.last = range.first;
-  if (first.ptr == end) return range;
-  if (*first.ptr != '-') return std::nullopt;
-  const auto last = std::from_chars(first.ptr + 1, end, range.last);
-  if (last.ec != std::errc() || last.ptr != end || range.last < range.first) return std::nullopt;
-  return range;
-}
-
 enum class Action : std::uint8_t { kScale, kMean, kKeep };
 
 /// The action that one item of the text states for some heads of some layers.
 struct Item {
-  std::string where;  ///< begins messages
-  Range layers;
-  Range heads;
+  std::string where;  ///< begins messages: the function and the item
+  NumberRange layers;
+  NumberRange heads;
   bool kv = false;  ///< `heads` are KV heads
   Action action = Action::kScale;
   float scale = 0;
@@ -73,8 +53,7 @@ class Builder {
   Status Add(const Item& item) {
     const auto layers = static_cast<std::int64_t>(config_.layers.size());
     if (item.layers.first >= layers || item.layers.last >= layers)
-      return InvalidArgument(kName, item.where,
-                             ": layer = ", std::max(item.layers.first, item.layers.last),
+      return InvalidArgument(item.where, "layer = ", std::max(item.layers.first, item.layers.last),
                              "; expected 0..", layers - 1);
     const std::int64_t last = item.layers.last < 0 ? layers - 1 : item.layers.last;
     for (std::int64_t layer = item.layers.first; layer <= last; ++layer)
@@ -99,16 +78,16 @@ class Builder {
     const LayerConfig& shape = config_.layers[static_cast<std::size_t>(layer)];
     const std::int64_t count = item.kv ? shape.num_kv_heads : shape.num_heads;
     const std::int64_t group = item.kv ? shape.num_heads / shape.num_kv_heads : 1;
-    const Range& heads = item.heads;
+    const NumberRange& heads = item.heads;
     if (heads.first >= count || heads.last >= count)
-      return InvalidArgument(kName, item.where, item.kv ? ": KV head = " : ": head = ",
-                             std::max(heads.first, heads.last), " of layer ", layer,
-                             "; expected 0..", count - 1);
+      return InvalidArgument(item.where,
+                             item.kv ? "KV head = " : "head = ", std::max(heads.first, heads.last),
+                             " of layer ", layer, "; expected 0..", count - 1);
     const std::int64_t last = heads.last < 0 ? count - 1 : heads.last;
     for (std::int64_t head = heads.first * group; head < (last + 1) * group; ++head) {
       const HeadId id{layer, head};
       if (!named_.insert(id).second)
-        return InvalidArgument(kName, item.where, ": head ", layer, ".", head,
+        return InvalidArgument(item.where, "head ", layer, ".", head,
                                " is named by two items; expected one");
       if (item.action == Action::kKeep)
         kept_[static_cast<std::size_t>(layer)] = true;
@@ -126,21 +105,21 @@ class Builder {
   Ablation ablation_;
 };
 
-Status ReadItem(std::string_view text, Item* item) {
-  item->where = "item " + Quote(text);
+Status ReadItem(const char* function, std::string_view text, Item* item) {
+  item->where = Concat(function, ": item ", Quote(text));
   const auto bad = [&](const char* expected) {
-    return InvalidArgument(kName, item->where, "; expected ", expected);
+    return MakeError(StatusCode::kInvalidArgument, item->where, "; expected ", expected);
   };
   const std::size_t equals = text.find('=');
   const std::string_view heads = text.substr(0, equals);
   const std::size_t dot = heads.find('.');
   if (dot == heads.npos) return bad("LAYER.HEAD or LAYER.HEAD=EDIT, such as 3.1, 4.*=0.5 or 5.k1");
-  const std::optional<Range> layers = ReadRange(heads.substr(0, dot));
+  const std::optional<NumberRange> layers = ReadNumberRange(heads.substr(0, dot));
   if (!layers) return bad("a layer, a range such as 2-5, or * before the dot");
   std::string_view head = heads.substr(dot + 1);
   item->kv = head.starts_with('k');
   if (item->kv) head.remove_prefix(1);
-  const std::optional<Range> range = ReadRange(head);
+  const std::optional<NumberRange> range = ReadNumberRange(head);
   if (!range) return bad("a head, a range such as 0-3, or *, k before it for KV heads");
   item->layers = *layers;
   item->heads = *range;
@@ -153,7 +132,7 @@ Status AddItems(std::string_view text, Builder* builder) {
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     Item item;
-    if (Status status = ReadItem(text.substr(begin, end - begin), &item); !status.ok())
+    if (Status status = ReadItem(kName, text.substr(begin, end - begin), &item); !status.ok())
       return status;
     if (Status status = builder->Add(item); !status.ok()) return status;
     begin = end + 1;
@@ -163,9 +142,9 @@ Status AddItems(std::string_view text, Builder* builder) {
 
 /// Reads the numbers and ranges of the list `key`; an absent list stands for everything.
 Status ReadList(const std::string& where, const Json& entry, const char* key,
-                std::vector<Range>* ranges) {
+                std::vector<NumberRange>* ranges) {
   if (!entry.contains(key)) {
-    ranges->assign(1, Range());
+    ranges->assign(1, NumberRange());
     return Status();
   }
   const Json& list = entry[key];
@@ -174,7 +153,7 @@ Status ReadList(const std::string& where, const Json& entry, const char* key,
                            "; expected a list of numbers and ranges");
   for (const Json& value : list) {
     const std::string text = value.is_string() ? value.get<std::string>() : ShowJson(value);
-    const std::optional<Range> range = ReadRange(text);
+    const std::optional<NumberRange> range = ReadNumberRange(text);
     if (!range)
       return InvalidArgument(kName, where, ".", key, " has ", ShowJson(value),
                              "; expected numbers, or texts such as \"2-5\"");
@@ -193,9 +172,9 @@ Status AddEntry(const std::string& where, const Json& entry, Builder* builder) {
   if (entry.contains("heads") && entry.contains("kv_heads"))
     return InvalidArgument(kName, where, " has heads and kv_heads; expected one of them");
   Item item;
-  item.where = where;
+  item.where = Concat(kName, ": ", where);
   item.kv = entry.contains("kv_heads");
-  std::vector<Range> layers, heads;
+  std::vector<NumberRange> layers, heads;
   if (Status status = ReadList(where, entry, "layers", &layers); !status.ok()) return status;
   if (Status status = ReadList(where, entry, item.kv ? "kv_heads" : "heads", &heads); !status.ok())
     return status;
@@ -205,8 +184,8 @@ Status AddEntry(const std::string& where, const Json& entry, Builder* builder) {
       return InvalidArgument(kName, where, ".edit = ", ShowJson(edit),
                              "; expected a finite number, \"zero\", \"mean\" or \"keep\"");
   }
-  for (const Range& layer : layers)
-    for (const Range& head : heads) {
+  for (const NumberRange& layer : layers)
+    for (const NumberRange& head : heads) {
       item.layers = layer;
       item.heads = head;
       if (Status status = builder->Add(item); !status.ok()) return status;
@@ -228,6 +207,19 @@ Status AddJson(std::string_view text, Builder* builder) {
 }
 
 }  // namespace
+
+Result<std::vector<HeadId>> ParseHeads(const char* function, std::string_view text,
+                                       const ModelConfig& config) {
+  Item item;
+  if (Status status = ReadItem(function, text, &item); !status.ok()) return status;
+  if (text.find('=') != text.npos)
+    return MakeError(StatusCode::kInvalidArgument, item.where, "; expected no =EDIT");
+  Builder builder(config);
+  if (Status status = builder.Add(item); !status.ok()) return status;
+  std::vector<HeadId> heads;
+  for (const HeadEdit& edit : builder.Finish().edits) heads.push_back(edit.head);
+  return heads;
+}
 
 Result<Ablation> ParseAblation(std::string_view text, const ModelConfig& config) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");

@@ -63,6 +63,7 @@ HeadCapture::HeadCapture(const ModelConfig& config, std::int64_t context,
     most_rows = std::max(most_rows, layer.rows());
     layers_.push_back(std::move(layer));
   }
+  if (!options_.weights) return;
   rows_ = AlignedBuffer<float>(std::max(kBatchWeights, most_rows * context));
 }
 
@@ -74,11 +75,12 @@ void HeadCapture::Observe(Worker& worker, const AttentionStep& step) noexcept {
   const std::int64_t behind = std::max<std::int64_t>(0, step.position - options_.first);
   const std::int64_t skipped = behind / every + (behind % every != 0);
   if (layer.heads.empty() || skipped > (end - 1 - options_.first) / every) return;
-  const std::int64_t most = rows_.size() / (layer.rows() * (step.position + step.rows));
+  const std::int64_t most =
+      options_.weights ? rows_.size() / (layer.rows() * (step.position + step.rows)) : step.rows;
   for (Batch batch{options_.first + skipped * every, 0}; batch.first < end;
        batch.first += batch.count * every) {
     batch.count = std::min(most, (end - 1 - batch.first) / every + 1);
-    Compute(worker, step, layer, batch);
+    if (options_.weights) Compute(worker, step, layer, batch);
     if (worker.index() == 0) HandOut(step, layer, batch);
     worker.Barrier();
   }
@@ -99,15 +101,19 @@ void HeadCapture::Compute(Worker& worker, const AttentionStep& step, const Layer
 void HeadCapture::HandOut(const AttentionStep& step, const Layer& layer, Batch batch) const {
   const std::int64_t stride = step.position + step.rows;
   const std::int64_t num_heads = step.plan->params().num_heads;
+  const std::int64_t width = step.plan->params().head_dim_v;
   for (std::int64_t i = 0; i < batch.count; ++i) {
     const std::int64_t position = batch.first + i * options_.every;
     for (const Layer::Head& head : layer.heads) {
-      const float* weights = rows_.data() + (i * layer.rows() + head.row) * stride;
+      const std::int64_t number = (position - step.position) * num_heads + head.id;
       CapturedRow row;
       row.head = {step.layer, head.id};
       row.position = position;
-      row.weights = {weights, static_cast<std::size_t>(position + 1)};
-      row.lse = step.lse[(position - step.position) * num_heads + head.id];
+      if (options_.weights)
+        row.weights = {rows_.data() + (i * layer.rows() + head.row) * stride,
+                       static_cast<std::size_t>(position + 1)};
+      row.output = {step.attended + number * width, static_cast<std::size_t>(width)};
+      row.lse = step.lse[number];
       row.sink_share = step.plan->SinkShare(head.id, row.lse);
       options_.on_row(row);
     }
