@@ -45,24 +45,28 @@ struct KvPolicy {
   std::int64_t sink = 0;                    ///< first tokens kept, in kSinkRecent and kBudget
   std::int64_t recent = 0;  ///< newest tokens kept; in kWindow and kSinkRecent at least 1
   std::int64_t budget = 0;  ///< largest number of tokens in kBudget, at least sink + recent + 32
+  /// Tokens behind the window that stay stored although no query sees them, so that Truncate by up
+  /// to as many tokens is exact. In kWindow and kSinkRecent; 0 in the other kinds.
+  std::int64_t margin = 0;
 
   /// Keeps every token.
   static KvPolicy Full() noexcept { return {}; }
-  /// Keeps the last `tokens` tokens.
-  static KvPolicy Window(std::int64_t tokens) noexcept {
-    return {KvPolicyKind::kWindow, 0, tokens, 0};
+  /// Keeps the last `tokens` tokens, and stores `margin` tokens more.
+  static KvPolicy Window(std::int64_t tokens, std::int64_t margin = 0) noexcept {
+    return {KvPolicyKind::kWindow, 0, tokens, 0, margin};
   }
-  /// Keeps the first `sink` and the last `recent` tokens.
-  static KvPolicy SinkRecent(std::int64_t sink, std::int64_t recent) noexcept {
-    return {KvPolicyKind::kSinkRecent, sink, recent, 0};
+  /// Keeps the first `sink` and the last `recent` tokens, and stores `margin` tokens more.
+  static KvPolicy SinkRecent(std::int64_t sink, std::int64_t recent,
+                             std::int64_t margin = 0) noexcept {
+    return {KvPolicyKind::kSinkRecent, sink, recent, 0, margin};
   }
   /// Keeps the `tokens` tokens that received most attention, among them always the last `recent`
   /// and the first `sink`.
   static KvPolicy Budget(std::int64_t tokens, std::int64_t recent, std::int64_t sink = 0) noexcept {
-    return {KvPolicyKind::kBudget, sink, recent, tokens};
+    return {KvPolicyKind::kBudget, sink, recent, tokens, 0};
   }
   /// Keeps no token.
-  static KvPolicy Off() noexcept { return {KvPolicyKind::kOff, 0, 0, 0}; }
+  static KvPolicy Off() noexcept { return {KvPolicyKind::kOff, 0, 0, 0, 0}; }
 
   /// Compares member by member.
   friend bool operator==(const KvPolicy&, const KvPolicy&) noexcept = default;
@@ -196,8 +200,15 @@ class KvCache {
   /// result tells whether that is exact: true when the sequence is now, for all later queries, as
   /// if those tokens had never been appended; false when a policy has evicted tokens that would
   /// otherwise still be held, or (budgets) has selected tokens by the attention of the dropped
-  /// ones.
+  /// ones. Under windows with a margin (see KvPolicy) it is exact down to `margin` tokens below the
+  /// greatest length at which Reserve or Evict was called since; Rollback refuses what is not.
   Result<bool> Truncate(SequenceId sequence, std::int64_t length);
+
+  /// Drops the last `count` tokens if that is exact, as when a speculated continuation is rejected.
+  ///
+  /// Errors   also kInvalidArgument where it would not be exact, naming the length that was wanted
+  ///          and the largest exact one below it. The sequence is then unchanged.
+  Status Rollback(SequenceId sequence, std::int64_t count);
 
   /// Returns the largest length up to `length` for which Truncate would be exact.
   Result<std::int64_t> ExactLength(SequenceId sequence, std::int64_t length) const;
@@ -318,8 +329,8 @@ class KvCache {
 Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t sequences,
                                      std::int64_t tokens, std::int64_t step = 0);
 
-/// Returns "full", "window(512)", "sink(4)+recent(256)", "budget(512)+recent(128)", the last also
-/// with "+sink(n)", or "off".
+/// Returns "full", "window(512)", "sink(4)+recent(256)", these two also with "+margin(n)",
+/// "budget(512)+recent(128)", also with "+sink(n)", or "off".
 std::string FormatKvPolicy(const KvPolicy& policy);
 /// Parses what FormatKvPolicy returns, with the parts in any order. A budget without recent(m) uses
 /// half of its tokens for recent ones.

@@ -111,6 +111,11 @@ mh_status mh_cache_truncate(mh_cache* cache, int32_t sequence, int64_t length, i
   });
 }
 
+mh_status mh_cache_rollback(mh_cache* cache, int32_t sequence, int64_t count) {
+  return Call(cache,
+              [&]() -> Outcome { return cache->cache.Rollback(SequenceId{sequence}, count); });
+}
+
 mh_status mh_cache_drop(mh_cache* cache, int32_t sequence, int64_t begin, int64_t end) {
   return Call(cache,
               [&]() -> Outcome { return cache->cache.Drop(SequenceId{sequence}, begin, end); });

@@ -7,14 +7,14 @@
 namespace manyhead {
 
 PageRange OutOfWindow(const KvHead& head, const HeadTable& table, std::int64_t length) noexcept {
-  if (head.off() || head.recent == kernels::kSeesAll) return {};
+  if (head.off() || head.kept == kernels::kSeesAll) return {};
   const std::int64_t page = head.layout.page_size;
-  // The first token that a query at `length` sees.
-  const std::int64_t seen = length - head.recent + 1;
+  // The first token that a query sees once the sequence has lost its margin.
+  const std::int64_t kept = length - head.kept + 1;
   std::int64_t first = CeilDiv(head.sink, page);
   if (const kernels::KvSpan* hole = table.HoleAt(first * page))
     first = std::max(first, hole->end / page);
-  return {first, std::max(first, seen / page)};
+  return {first, std::max(first, kept / page)};
 }
 
 std::int64_t MarkOverBudget(const KvHead& head, HeadTable& table, std::int64_t length) noexcept {

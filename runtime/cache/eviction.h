@@ -11,8 +11,8 @@
 
 namespace manyhead {
 
-/// Full pages, [first, last), that no query from position `length` on sees by the head's window;
-/// pages before `first` have been evicted, or hold sink tokens.
+/// Full pages, [first, last), that no query from position `length` less the policy's margin on sees
+/// by the head's window; pages before `first` have been evicted, or hold sink tokens.
 struct PageRange {
   std::int64_t first = 0;
   std::int64_t last = 0;

@@ -93,6 +93,23 @@ Result<bool> KvCache::Truncate(SequenceId sequence, std::int64_t length) {
   return TruncateSequence(impl_->pages, impl_->At(sequence), length);
 }
 
+Status KvCache::Rollback(SequenceId sequence, std::int64_t count) {
+  constexpr const char* kName = "KvCache::Rollback";
+  if (Status status = CheckSequence(*impl_, kName, sequence); !status.ok()) return status;
+  KvSequence& held = impl_->At(sequence);
+  if (count < 0 || count > held.length)
+    return InvalidArgument(kName, "count = ", count, "; expected 0..", held.length);
+  const std::int64_t wanted = held.length - count;
+  if (const std::int64_t exact = ExactLengthOf(impl_->heads, held, wanted); exact != wanted)
+    return InvalidArgument(
+        kName, "count = ", count, " leads back to length ", wanted,
+        ", where tokens that policies would show were evicted; the largest exact "
+        "length up to it is ",
+        exact);
+  TruncateSequence(impl_->pages, held, wanted);
+  return Status();
+}
+
 Result<std::int64_t> KvCache::ExactLength(SequenceId sequence, std::int64_t length) const {
   if (Status status = CheckLength(*impl_, "KvCache::ExactLength", sequence, length); !status.ok())
     return status;

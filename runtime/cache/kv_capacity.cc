@@ -19,15 +19,14 @@ std::int64_t MostPages(const KvHead& head, std::int64_t tokens, std::int64_t ste
   const std::int64_t all = head.PagesFor(tokens), page = head.layout.page_size;
   if (head.off()) return 0;
   if (head.scored()) return std::min(all, CeilDiv(head.params.policy.budget + step, page));
-  if (head.recent == kernels::kSeesAll) return all;
+  if (head.kept == kernels::kSeesAll) return all;
   // The number of pages kept at length L repeats with L once the window has left the sinks; before
   // that it grows with L. So the maximum is among the last page's lengths.
   const std::int64_t last = tokens - step;
   std::int64_t most = 0;
   for (std::int64_t length = std::max<std::int64_t>(0, last - page); length <= last; ++length) {
     const std::int64_t first = CeilDiv(head.sink, page);
-    const std::int64_t evicted =
-        std::max<std::int64_t>(0, (length - head.recent + 1) / page - first);
+    const std::int64_t evicted = std::max<std::int64_t>(0, (length - head.kept + 1) / page - first);
     most = std::max(most, head.PagesFor(length + step) - evicted);
   }
   return most;
@@ -40,7 +39,7 @@ std::int64_t MostHoles(const KvHead& head, std::int64_t tokens, std::int64_t pag
   if (head.scored()) return 2 * std::min(pages, head.PagesFor(tokens));
   // A window has one gap, which is extended by one that adjoins it.
   const std::int64_t sinks = CeilDiv(head.sink, head.layout.page_size);
-  return (tokens - head.recent) / head.layout.page_size > sinks ? 2 : 0;
+  return (tokens - head.kept) / head.layout.page_size > sinks ? 2 : 0;
 }
 
 /// Adds to a sum of bytes; returns false once it would exceed 2^63 - 1.

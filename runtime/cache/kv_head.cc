@@ -16,10 +16,11 @@ KvHead MakeKvHead(const KvLayerShape& shape, const KvHeadParams& params,
     case KvPolicyKind::kWindow:
     case KvPolicyKind::kSinkRecent:
       head.recent = policy.recent;
+      head.kept = policy.recent + policy.margin;
       head.sink = policy.kind == KvPolicyKind::kSinkRecent ? policy.sink : 0;
       break;
     case KvPolicyKind::kOff:
-      head.recent = 0;
+      head.recent = head.kept = 0;
       break;
     case KvPolicyKind::kFull:
     case KvPolicyKind::kBudget:

@@ -19,6 +19,8 @@ struct KvHead {
   /// A query at position i sees tokens below `sink` and those above i - recent.
   std::int64_t sink = 0;
   std::int64_t recent = kernels::kSeesAll;
+  /// Tokens above length - kept stay stored: the policy's margin more than `recent`.
+  std::int64_t kept = kernels::kSeesAll;
 
   bool off() const noexcept { return params.policy.kind == KvPolicyKind::kOff; }
   bool scored() const noexcept { return params.policy.kind == KvPolicyKind::kBudget; }

@@ -36,7 +36,7 @@ std::optional<Part> ParsePart(std::string_view text) {
 
 /// The values of a policy's parts.
 struct Parts {
-  std::optional<std::int64_t> window, sink, recent, budget;
+  std::optional<std::int64_t> window, sink, recent, budget, margin;
   bool full = false, off = false;
 
   /// Returns the member for the value of a part; null for an unknown name.
@@ -45,11 +45,12 @@ struct Parts {
     if (name == "sink") return &sink;
     if (name == "recent") return &recent;
     if (name == "budget") return &budget;
+    if (name == "margin") return &margin;
     return nullptr;
   }
   int count() const {
-    return window.has_value() + sink.has_value() + recent.has_value() + budget.has_value() + full +
-           off;
+    return window.has_value() + sink.has_value() + recent.has_value() + budget.has_value() +
+           margin.has_value() + full + off;
   }
 };
 
@@ -67,7 +68,8 @@ Status ReadParts(std::string_view text, Parts* parts) {
       (part->name == "full" ? parts->full : parts->off) = true;
     } else {
       std::optional<std::int64_t>* value = parts->ValueOf(part->name);
-      if (value == nullptr) return wrong("full, window(n), sink(n), recent(n), budget(n) or off");
+      if (value == nullptr)
+        return wrong("full, window(n), sink(n), recent(n), margin(n), budget(n) or off");
       if (!part->value) return wrong("a number in brackets");
       if (value->has_value()) return wrong("each part once");
       *value = part->value;
@@ -98,6 +100,7 @@ std::string FormatKvPolicy(const KvPolicy& policy) {
       text << "+recent(" << policy.recent << ")";
       break;
   }
+  if (policy.margin != 0) text << "+margin(" << policy.margin << ")";
   return text.str();
 }
 
@@ -107,14 +110,17 @@ Result<KvPolicy> ParseKvPolicy(std::string_view text) {
   const bool alone = parts.count() == 1;
   if (parts.full && alone) return KvPolicy::Full();
   if (parts.off && alone) return KvPolicy::Off();
-  if (parts.window && alone) {
+  const std::int64_t margin = parts.margin.value_or(0);
+  if (parts.window && parts.count() == 1 + parts.margin.has_value()) {
     if (*parts.window == 0) return Refuse(text, "window(0); expected at least 1");
-    return KvPolicy::Window(*parts.window);
+    return KvPolicy::Window(*parts.window, margin);
   }
   if (parts.full || parts.off || parts.window)
-    return Refuse(text, "full, window(n) and off stand alone");
+    return Refuse(text, "full, window(n) and off stand alone, but for window(n)+margin(m)");
   const std::int64_t sink = parts.sink.value_or(0);
   if (parts.budget) {
+    if (parts.margin)
+      return Refuse(text, "margin(n) goes with window(n) or recent(n), not a budget");
     constexpr std::int64_t kLeast = 32;
     const std::int64_t recent =
         parts.recent.value_or(std::min(*parts.budget / 2, *parts.budget - sink - kLeast));
@@ -124,7 +130,7 @@ Result<KvPolicy> ParseKvPolicy(std::string_view text) {
   }
   if (!parts.recent || *parts.recent == 0)
     return Refuse(text, "sink(n) goes with recent(n) of at least 1");
-  return KvPolicy::SinkRecent(sink, *parts.recent);
+  return KvPolicy::SinkRecent(sink, *parts.recent, margin);
 }
 
 }  // namespace manyhead

@@ -32,15 +32,21 @@ Status CheckPolicy(const KvPolicy& policy, const std::string& what) {
     return MakeError(StatusCode::kInvalidArgument, what, ".policy.", name, " = ", value,
                      "; expected ", least, "..", kMaxPolicyTokens);
   };
+  const bool windowed =
+      policy.kind == KvPolicyKind::kWindow || policy.kind == KvPolicyKind::kSinkRecent;
+  if (!windowed && policy.margin != 0)
+    return MakeError(StatusCode::kInvalidArgument, what, ".policy.margin = ", policy.margin,
+                     "; expected 0 where the policy is ", FormatKvPolicy(policy));
   switch (policy.kind) {
     case KvPolicyKind::kFull:
     case KvPolicyKind::kOff:
       return Status();
     case KvPolicyKind::kWindow:
-      return check("recent", policy.recent, 1);
     case KvPolicyKind::kSinkRecent: {
-      Status status = check("sink", policy.sink, 0);
-      return status.ok() ? check("recent", policy.recent, 1) : status;
+      Status status = Status();
+      if (policy.kind == KvPolicyKind::kSinkRecent) status = check("sink", policy.sink, 0);
+      if (status.ok()) status = check("recent", policy.recent, 1);
+      return status.ok() ? check("margin", policy.margin, 0) : status;
     }
     case KvPolicyKind::kBudget: {
       Status status = check("sink", policy.sink, 0);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 
 #include "runtime/cache/eviction.h"
@@ -99,16 +100,17 @@ Status ReserveTokens(PageStore& pages, KvSequence& sequence, std::int64_t count,
   // All heads release pages before any allocates: the pool's lists have room for the pages in use
   // afterwards.
   bool evicted = false;
-  for (std::size_t head = 0; head < heads; ++head)
-    evicted |= EvictFrom(pages, head, sequence.heads[head], length);
+  for (std::size_t head = 0; head < heads; ++head) {
+    if (!EvictFrom(pages, head, sequence.heads[head], length)) continue;
+    const std::int64_t margin = pages.heads()[head].params.policy.margin;
+    sequence.first_query = std::max(sequence.first_query, length - margin);
+    evicted = true;
+  }
   // Pages are allocated head by head: the pages of a prompt are then adjacent, which streams
   // better.
   for (std::size_t head = 0; count > 0 && head < heads; ++head)
     GrowHead(pages, head, sequence.heads[head], length, count);
-  if (evicted) {
-    sequence.first_query = length;
-    pages.Trim();
-  }
+  if (evicted) pages.Trim();
   sequence.length += count;
   return Status();
 }

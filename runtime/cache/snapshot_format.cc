@@ -12,7 +12,7 @@ namespace manyhead {
 namespace {
 
 constexpr std::string_view kMagic = "MHKVSNAP";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 1, kVersionWithMargins = 2;
 constexpr const char* kCutOff = "its header says that the metadata ends before";
 // Attention adds to a score as long as its page lives: the sum must not overflow.
 constexpr std::int64_t kMaxScore = std::int64_t{1} << 62;
@@ -94,6 +94,7 @@ class Decoder {
   Decoder(std::span<const std::byte> metadata, const SnapshotExtent& extent,
           const KvCacheParams& params, bool convert_types)
       : reader_(metadata),
+        has_margins_(extent.version >= kVersionWithMargins),
         page_bytes_left_(extent.pages_end() - extent.pages_begin()),
         params_(params),
         convert_types_(convert_types) {}
@@ -114,6 +115,7 @@ class Decoder {
   Status CheckAllUsed() const;
 
   ByteReader reader_;
+  bool has_margins_;
   std::int64_t page_bytes_left_;
   const KvCacheParams& params_;
   bool convert_types_;
@@ -144,6 +146,7 @@ Status Decoder::ReadHead(std::int64_t layer, std::int64_t index, const KvLayerSh
   head.policy.sink = reader_.I64();
   head.policy.recent = reader_.I64();
   head.policy.budget = reader_.I64();
+  if (has_margins_) head.policy.margin = reader_.I64();
   const std::int64_t pages = reader_.I64();
   const std::string where = Concat("layers[", layer, "], KV head ", index, ": ");
   constexpr int kTypes = 4, kKinds = 4;  // the last value of each
@@ -317,7 +320,15 @@ void EncodeTable(ByteWriter& writer, const SnapshotTable& table) {
   }
 }
 
+bool HasMargins(const Snapshot& snapshot) {
+  for (const auto& layer : snapshot.params.heads)
+    for (const KvHeadParams& head : layer)
+      if (head.policy.margin != 0) return true;
+  return false;
+}
+
 void EncodeMetadata(ByteWriter& writer, const Snapshot& snapshot) {
+  const bool has_margins = HasMargins(snapshot);
   for (const std::string& text : {snapshot.fingerprint, snapshot.user_data}) {
     writer.Size(text.size());
     writer.Bytes(text);
@@ -334,9 +345,10 @@ void EncodeMetadata(ByteWriter& writer, const Snapshot& snapshot) {
            {static_cast<std::uint8_t>(head.k_type), static_cast<std::uint8_t>(head.v_type),
             static_cast<std::uint8_t>(head.policy.kind), std::uint8_t{0}})
         writer.Number(n);
-      for (const std::int64_t n :
-           {head.policy.sink, head.policy.recent, head.policy.budget, snapshot.head_pages[index++]})
+      for (const std::int64_t n : {head.policy.sink, head.policy.recent, head.policy.budget})
         writer.I64(n);
+      if (has_margins) writer.I64(head.policy.margin);
+      writer.I64(snapshot.head_pages[index++]);
     }
   writer.Size(snapshot.sequences.size());
   for (const SnapshotSequence& sequence : snapshot.sequences) {
@@ -362,11 +374,13 @@ std::int64_t PageBytes(const Snapshot& snapshot) {
 std::vector<std::byte> EncodeSnapshot(const Snapshot& snapshot) {
   ByteWriter metadata;
   EncodeMetadata(metadata, snapshot);
-  SnapshotExtent extent{static_cast<std::int64_t>(metadata.bytes().size()), 0};
+  SnapshotExtent extent;
+  extent.version = HasMargins(snapshot) ? kVersionWithMargins : kVersion;
+  extent.metadata_bytes = static_cast<std::int64_t>(metadata.bytes().size());
   extent.file_bytes = extent.pages_begin() + PageBytes(snapshot) + kSnapshotChecksumBytes;
   ByteWriter writer;
   writer.Bytes(kMagic);
-  writer.Number(kVersion);
+  writer.Number(extent.version);
   writer.Number(std::uint32_t{0});
   writer.I64(extent.file_bytes);
   writer.I64(extent.metadata_bytes);
@@ -381,10 +395,11 @@ Result<SnapshotExtent> DecodeSnapshotHeader(std::span<const std::byte> header,
   if (reader.Bytes(static_cast<std::int64_t>(kMagic.size())) != kMagic)
     return Damaged("is not a snapshot: it does not begin with ", kMagic);
   const auto version = reader.Number<std::uint32_t>(), zero = reader.Number<std::uint32_t>();
-  if (version != kVersion || zero != 0)
+  if ((version != kVersion && version != kVersionWithMargins) || zero != 0)
     return MakeError(StatusCode::kUnsupported, "version = ", version, ".", zero, "; expected ",
-                     kVersion, ".0");
+                     kVersion, ".0 or ", kVersionWithMargins, ".0");
   SnapshotExtent extent;
+  extent.version = version;
   extent.file_bytes = reader.I64();
   extent.metadata_bytes = reader.I64();
   if (extent.file_bytes != file_bytes)

@@ -9,13 +9,13 @@
 #include "kernels/kv_layout.h"
 #include "manyhead/kv_cache.h"
 
-/// The file of a snapshot, version 1. All numbers are little-endian, i64 unless stated otherwise.
+/// The file of a snapshot, version 1 or 2. All numbers are little-endian, i64 unless stated otherwise.
 ///
 ///   header     "MHKVSNAP", u32 version, u32 0, bytes of the file, bytes of the metadata
 ///   metadata   fingerprint and user data, each its bytes after their number
 ///              page_size; number of layers, each num_kv_heads, head_dim, head_dim_v
 ///              each head of each layer: u8 k_type, v_type, policy kind, 0; sink, recent, budget;
-///                number of its stored pages
+///                in version 2 margin; number of its stored pages
 ///              number of sequences, each: length, first_query; each head of each layer:
 ///                number of gaps, each begin, end; for each page of its table the number of a
 ///                stored page of the head, -1 where the page lies in gaps; its score, if scored
@@ -24,6 +24,7 @@
 ///              token
 ///   checksum   u64, XXH3 of all bytes before
 ///
+/// Version 2 is written where a policy has a margin, so that older programs read all other files.
 /// Heads that are off have no pages, and a page that sequences share is stored once.
 
 namespace manyhead {
@@ -52,6 +53,7 @@ inline constexpr std::int64_t kSnapshotChecksumBytes = 8;
 
 /// The positions of the parts in a snapshot's file.
 struct SnapshotExtent {
+  std::uint32_t version = 1;
   std::int64_t metadata_bytes = 0;
   std::int64_t file_bytes = 0;
 

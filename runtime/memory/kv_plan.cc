@@ -31,9 +31,9 @@ Held HeldAfterEviction(const KvHead& head, std::int64_t length) noexcept {
     const std::int64_t tokens = length - CeilDiv(over, page) * page;
     return {tokens, CeilDiv(tokens, page), over > 0};
   }
-  if (head.recent == kernels::kSeesAll) return {length, head.PagesFor(length), false};
+  if (head.kept == kernels::kSeesAll) return {length, head.PagesFor(length), false};
   const std::int64_t first = CeilDiv(head.sink, page);
-  const std::int64_t gone = std::max<std::int64_t>(0, (length - head.recent + 1) / page - first);
+  const std::int64_t gone = std::max<std::int64_t>(0, (length - head.kept + 1) / page - first);
   return {length - gone * page, head.PagesFor(length) - gone, gone > 0};
 }
 

@@ -245,6 +245,63 @@ TEST_P(AttentionHeads, FullHeadsAreThoseOfThePlainCache) {
   }
 }
 
+/// MixedHeads, whose windows can go back by `margin` tokens.
+std::vector<KvHeadParams> HeadsWithMargin(std::int64_t margin) {
+  std::vector<KvHeadParams> heads = MixedHeads();
+  for (KvHeadParams& head : heads)
+    if (head.policy.recent > 0) head.policy.margin = margin;
+  return heads;
+}
+
+/// Appends five tokens of `drafts`, one by one, and evicts all that policies let go by then.
+void Speculate(AttentionPlan& plan, KvCache& cache, SequenceId id, const Text& drafts) {
+  for (int i = 0; i < 5; ++i) Step(plan, cache, id, drafts, 1);
+  ASSERT_TRUE(cache.Evict(id).ok());
+}
+
+// At every position, five tokens are speculated and rejected: the sequence itself goes back, or a
+// fork of it does. What follows has the bits of a sequence without a margin that never took them.
+TEST_P(AttentionHeads, RollbacksWithinTheMarginLeaveNoTrace) {
+  const AttentionCase shape{14, 7, 20, 36, 0, 270, 0.4, true, 0};
+  const Text text = MakeText(shape, HeadsWithMargin(5), 31);
+  const Text drafts = MakeText(shape, text.heads, 77);
+  Text plain_text = text;
+  plain_text.heads = MixedHeads();
+  const auto shows = [&](std::int64_t head, std::int64_t i, std::int64_t s) {
+    return PolicyShows(text.heads[head].policy, i, s);
+  };
+  KvCache cache = *KvCache::Create(CacheFor(text, 16, GetParam()));
+  KvCache plain = *KvCache::Create(CacheFor(plain_text, 16, GetParam()));
+  AttentionPlan plan = MakePlan(PlanFor(text, GetParam(), 2));
+  SequenceId id = *cache.CreateSequence();
+  const SequenceId plain_id = *plain.CreateSequence();
+  int inexact_without = 0;
+  for (std::int64_t length = 0; length < 264; ++length) {
+    SCOPED_TRACE(length);
+    const SequenceId fork = *plain.Fork(plain_id);
+    ASSERT_NO_FATAL_FAILURE(Speculate(plan, plain, fork, drafts));
+    inexact_without += *plain.ExactLength(fork, length) != length;
+    ASSERT_TRUE(plain.FreeSequence(fork).ok());
+
+    ASSERT_NO_FATAL_FAILURE(Speculate(plan, cache, id, drafts));
+    if (length % 2 == 1) {
+      const SequenceId before = id;
+      id = *cache.Fork(before);
+      ASSERT_TRUE(cache.FreeSequence(before).ok());
+    }
+    const Status status = cache.Rollback(id, 5);
+    ASSERT_TRUE(status.ok()) << status.message();
+    const Output actual = Step(plan, cache, id, text, 1);
+    const Output expected = Step(plan, plain, plain_id, plain_text, 1);
+    ASSERT_EQ(actual.out_THD, expected.out_THD);
+    ASSERT_EQ(actual.lse_TH, expected.lse_TH);
+    if (length % 37 == 0)
+      ExpectWithinBounds(actual, Expected(text, length, 1, shows), shape.head_dim_v);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_GT(inexact_without, 50) << "of 264 rollbacks need no margin";
+}
+
 /// Selects the tokens that a budget keeps with plain code: groups of 16 tokens, each with the
 /// weight that its keys received.
 class Keeper {

@@ -175,6 +175,8 @@ void CheckCacheErrors(void) {
   CHECK(mh_cache_read(cache, sequence, 0, 1, 0, row, NULL) == MH_INVALID_ARGUMENT);
   CHECK(mh_cache_fork(cache, sequence, NULL) == MH_INVALID_ARGUMENT);
   CHECK(mh_cache_truncate(cache, sequence, 3, NULL) == MH_INVALID_ARGUMENT);
+  CHECK_ERROR(mh_cache_rollback(cache, sequence, 3), MH_INVALID_ARGUMENT, mh_cache_message(cache),
+              "count = 3; expected 0..2");
   CHECK(mh_cache_drop(cache, sequence, 1, 9) == MH_INVALID_ARGUMENT);
   CHECK_ERROR(mh_cache_get_head_usage(cache, sequence, 0, 1, &usage), MH_INVALID_ARGUMENT,
               mh_cache_message(cache), "head = 1; expected 0 to 0");

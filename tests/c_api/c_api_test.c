@@ -202,7 +202,8 @@ static void CheckCacheAndPlan(const char* file) {
   mh_cache_params_init(&cache_params);
   cache_params.layers = layers;
   cache_params.num_layers = 2;
-  cache_params.heads = "{\"heads\": [{\"kv_heads\": [1], \"policy\": \"sink(1)+recent(2)\"}]}";
+  cache_params.heads =
+      "{\"heads\": [{\"kv_heads\": [1], \"policy\": \"sink(1)+recent(2)+margin(1)\"}]}";
   cache_params.capacity_bytes = 1 << 20;
   cache_params.max_tokens = 64;
   CHECK(mh_cache_create(&cache_params, &cache, &message) == MH_OK);
@@ -233,6 +234,8 @@ static void CheckCacheAndPlan(const char* file) {
   CheckSnapshot(cache, &cache_params, sequences, file);
   CHECK(mh_cache_truncate(cache, sequences[0], 2, &exact) == MH_OK && exact == 1);
   CHECK(mh_cache_length(cache, sequences[0]) == 2 && mh_cache_length(cache, sequences[1]) == 3);
+  CHECK(mh_cache_rollback(cache, sequences[0], 1) == MH_OK);
+  CHECK(mh_cache_length(cache, sequences[0]) == 1);
   CHECK(mh_cache_drop(cache, sequences[1], 0, 1) == MH_OK);
   CHECK(mh_cache_evict(cache, sequences[1]) == MH_OK);
   CHECK(mh_cache_free_sequence(cache, sequences[0]) == MH_OK);

@@ -168,7 +168,7 @@ bool KvModel::EvictHead(const HeadInfo& info, ModelHead& head, std::int64_t leng
     std::int64_t gone = first * N;
     while (gone < length && !head.Held(gone)) ++gone;
     if (first * N < length) first = std::max(first, gone / N);
-    const std::int64_t last = (length - policy.recent + 1) / N;
+    const std::int64_t last = (length - policy.recent - policy.margin + 1) / N;
     for (std::int64_t p = first; p < last; ++p) evict(p);
     GrowRooms(info, head, 0, first < last ? holes + 1 : 0);
     return first < last;
@@ -189,12 +189,12 @@ bool KvModel::EvictHead(const HeadInfo& info, ModelHead& head, std::int64_t leng
 
 void KvModel::TryStep(ModelState& state, ModelSequence& sequence, std::int64_t count) {
   const std::int64_t length = sequence.length;
-  bool evicted = false;
   for (std::size_t i = 0; i < heads_.size(); ++i) {
     const HeadInfo& info = heads_[i];
     ModelHead& head = sequence.heads[i];
     if (info.off()) continue;
-    evicted |= EvictHead(info, head, length);
+    if (EvictHead(info, head, length))
+      sequence.first_query = std::max(sequence.first_query, length - info.params.policy.margin);
     if (count == 0) continue;
     if (length % info.page_size != 0 &&
         (head.pages.back() < 0 || IsShared(state, i, head.pages.back())))
@@ -207,7 +207,6 @@ void KvModel::TryStep(ModelState& state, ModelSequence& sequence, std::int64_t c
       head.tokens.push_back({State::kHeld, next_serial_ + s});
     GrowRooms(info, head, static_cast<std::int64_t>(head.pages.size()), 0);
   }
-  if (evicted) sequence.first_query = length;
   sequence.length += count;
 }
 
@@ -446,7 +445,7 @@ KvCacheParams ModelParams(std::int64_t page_size) {
                    {KvType::kInt8, KvType::kInt4, KvPolicy::Full()},
                    {KvType::kF32, KvType::kBf16, KvPolicy::Window(20)},
                    {KvType::kF16, KvType::kF16, KvPolicy::Off()}},
-                  {{KvType::kInt4, KvType::kInt8, KvPolicy::SinkRecent(5, 33)},
+                  {{KvType::kInt4, KvType::kInt8, KvPolicy::SinkRecent(5, 33, 7)},
                    {KvType::kBf16, KvType::kF32, KvPolicy::Budget(64, 10, 3)}},
                   {{KvType::kInt8, KvType::kInt8, KvPolicy::Budget(48, 0)},
                    {KvType::kF32, KvType::kF32, KvPolicy::Full()}}};

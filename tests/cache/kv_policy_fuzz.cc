@@ -53,6 +53,7 @@ std::vector<std::string> FuzzSeeds() {
   return {"full",
           " sink(4)+recent(60)\n",
           "budget(512)+sink(4)+recent(128)",
+          "margin(7)+window(32)",
           R"js({"heads": []})js",
           R"js({"heads": [{"policy": "window(32)"}, {"layers": [0, "1-2"], "kv_heads": ["0-0"],
                "k_type": "int8", "v_type": "int4", "policy": "sink(2)+recent(16)"}]})js",

@@ -21,6 +21,8 @@ TEST(KvPolicy, TextsReadBackToTheSame) {
                {"off", KvPolicy::Off()},
                {"window(512)", KvPolicy::Window(512)},
                {"sink(4)+recent(256)", KvPolicy::SinkRecent(4, 256)},
+               {"window(512)+margin(16)", KvPolicy::Window(512, 16)},
+               {"sink(4)+recent(256)+margin(5)", KvPolicy::SinkRecent(4, 256, 5)},
                {"budget(512)+recent(128)", KvPolicy::Budget(512, 128)},
                {"budget(512)+sink(4)+recent(128)", KvPolicy::Budget(512, 128, 4)}};
   for (const auto& c : cases) {
@@ -31,6 +33,8 @@ TEST(KvPolicy, TextsReadBackToTheSame) {
   }
   EXPECT_EQ(*ParseKvPolicy("recent(9)+sink(0)"), KvPolicy::SinkRecent(0, 9));
   EXPECT_EQ(*ParseKvPolicy("recent(9)"), KvPolicy::SinkRecent(0, 9));
+  EXPECT_EQ(*ParseKvPolicy("margin(3)+recent(9)"), KvPolicy::SinkRecent(0, 9, 3));
+  EXPECT_EQ(*ParseKvPolicy("margin(0)+window(9)"), KvPolicy::Window(9));
   EXPECT_EQ(*ParseKvPolicy("budget(100)"), KvPolicy::Budget(100, 50));
   EXPECT_EQ(*ParseKvPolicy("budget(40)+sink(4)"), KvPolicy::Budget(40, 4, 4));
 }
@@ -51,6 +55,11 @@ TEST(KvPolicy, WrongTextsAreRefusedNamingThePart) {
                {"full(3)", "part 'full(3)'; expected no number"},
                {"full+off", "full, window(n) and off stand alone"},
                {"window(4)+sink(1)", "full, window(n) and off stand alone"},
+               {"margin(4)", "sink(n) goes with recent(n)"},
+               {"full+margin(4)", "full, window(n) and off stand alone"},
+               {"window(4)+margin", "part 'margin'; expected a number in brackets"},
+               {"window(4)+sink(1)+margin(4)", "full, window(n) and off stand alone"},
+               {"budget(100)+margin(4)", "margin(n) goes with window(n) or recent(n)"},
                {"sink(4)", "sink(n) goes with recent(n)"},
                {"sink(4)+recent(0)", "sink(n) goes with recent(n)"},
                {"sink(4)+sink(5)", "part 'sink(5)'; expected each part once"},
@@ -165,6 +174,12 @@ TEST(KvHeads, CreateChecksThem) {
   expect_refused(params, "heads[0][1].policy.budget = 63; expected 64..");
   params.heads[0][1].policy = KvPolicy::SinkRecent(-1, 20);
   expect_refused(params, "heads[0][1].policy.sink = -1; expected 0..");
+  params.heads[0][1].policy = KvPolicy::Window(20, -1);
+  expect_refused(params, "heads[0][1].policy.margin = -1; expected 0..1099511627776");
+  params.heads[0][1].policy = KvPolicy::Budget(100, 20);
+  params.heads[0][1].policy.margin = 4;
+  expect_refused(params, "heads[0][1].policy.margin = 4; expected 0 where the policy is budget(");
+  params.heads[0][1].policy.margin = 0;
   params.heads[0][1].policy.kind = static_cast<KvPolicyKind>(7);
   expect_refused(params, "heads[0][1].policy.kind = 7; expected 0..4");
 }
@@ -184,8 +199,9 @@ std::int64_t PeakBytes(KvCache& cache, std::int64_t tokens, std::int64_t step) {
 
 // Planned is what is taken, to the byte, for heads that keep only a part too.
 TEST(KvCapacityBytes, OfPoliciesIsWhatStepsTake) {
-  for (const char* policy : {"full", "off", "window(1)", "window(100)", "sink(4)+recent(40)",
-                             "sink(70)+recent(33)", "window(10000)"}) {
+  for (const char* policy :
+       {"full", "off", "window(1)", "window(100)", "sink(4)+recent(40)", "sink(70)+recent(33)",
+        "window(10000)", "window(100)+margin(5)", "sink(4)+recent(40)+margin(30)"}) {
     for (const std::int64_t step : {1, 16, 50, 500}) {
       for (const std::int64_t tokens : {1, 60, 200, 500}) {
         SCOPED_TRACE(std::string(policy) + " " + std::to_string(step));
@@ -248,6 +264,41 @@ TEST(KvPolicy, EvictedPagesReturnToThePool) {
   EXPECT_FALSE(*cache.Truncate(id, 310));
   EXPECT_TRUE(*cache.Truncate(id, 16));
   for (std::int64_t s = 0; s < 16; ++s) EXPECT_TRUE(HoldsToken(cache, id, s, s));
+}
+
+// A margin keeps pages that no query sees, so that the sequence can go back; beyond it Rollback
+// refuses, and nothing has changed.
+TEST(KvPolicy, AMarginBoundsHowFarRollbackGoes) {
+  KvCacheParams params = ThreeLayers();
+  params.heads = *ParseKvHeads("sink(4)+recent(40)+margin(10)", params);
+  params.heads[2][1].policy = KvPolicy::SinkRecent(4, 40, 10000);
+  params.capacity_bytes = 1 << 20;
+  KvCache cache = *KvCache::Create(params);
+  const SequenceId id = *cache.CreateSequence();
+  ASSERT_TRUE(Append(cache, id, Serials(0, 320)).ok());
+  ASSERT_TRUE(cache.Evict(id).ok());
+  // Tokens from 271 on may still be seen, and the first four: pages 0 and 16 to 19.
+  EXPECT_EQ((*cache.head_usage(id))[2][3].tokens, 5 * 16);
+  EXPECT_EQ((*cache.head_usage(id))[2][1].tokens, 320);
+  EXPECT_FALSE(cache.Holds(id, 0, 0, 255));
+  EXPECT_TRUE(cache.Holds(id, 0, 0, 256));
+  EXPECT_EQ(*cache.ExactLength(id, 295), 295) << "sees 256 on";
+  EXPECT_EQ(*cache.ExactLength(id, 294), 16);
+  const Status refused = cache.Rollback(id, 26);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(),
+              HasSubstr("KvCache::Rollback: count = 26 leads back to length 294, where tokens that "
+                        "policies would show were evicted; the largest exact length up to it is "
+                        "16"));
+  EXPECT_EQ(cache.length(id), 320);
+  EXPECT_THAT(cache.Rollback(id, 321).message(), HasSubstr("count = 321; expected 0..320"));
+  EXPECT_THAT(cache.Rollback(id, -1).message(), HasSubstr("count = -1; expected 0..320"));
+  EXPECT_FALSE(cache.Rollback(static_cast<SequenceId>(77), 0).ok());
+  ASSERT_TRUE(cache.Rollback(id, 0).ok());
+  ASSERT_TRUE(cache.Rollback(id, 25).ok());
+  EXPECT_EQ(cache.length(id), 295);
+  ASSERT_TRUE(Append(cache, id, Serials(295, 5)).ok());
+  for (std::int64_t s = 256; s < 300; ++s) EXPECT_TRUE(HoldsToken(cache, id, s, s));
 }
 
 }  // namespace

@@ -131,7 +131,7 @@ TEST_F(KvSnapshotDamage, SnapshotsOfOthersAreRefused) {
   };
   const StatusCode kForeign = StatusCode::kInvalidArgument;
   const Case cases[] = {
-      {"version = 2.0; expected 1.0", StatusCode::kUnsupported, With(8, 2)},
+      {"version = 3.0; expected 1.0 or 2.0", StatusCode::kUnsupported, With(8, 3)},
       {"fingerprint = \"zp\"; expected \"fp\"", kForeign, Signed(With(40, 'z'))},
       {"fingerprint = \"?p\"; expected \"fp\"", kForeign, Signed(With(40, '\x1b'))},
       {"page_size = 32; the cache's is 16", kForeign, Signed(With<std::int64_t>(52, 32))},

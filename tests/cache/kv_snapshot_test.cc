@@ -149,6 +149,38 @@ TEST(KvSnapshot, OneSequenceComesWithoutTheOthers) {
   EXPECT_GE(bytes, cache.usage(b)->used_bytes);
 }
 
+// A restored sequence can go back as far as the one that was saved, and no other margin takes it.
+TEST(KvSnapshot, MarginsAreKept) {
+  const TempDir folder;
+  KvCacheParams params;
+  params.layers = {{2, 24, 0}};
+  params.page_size = 16;
+  params.max_tokens = 300;
+  const auto create = [&](std::int64_t margin) {
+    params.heads = {{{KvType::kInt8, KvType::kInt8, KvPolicy::SinkRecent(4, 40, margin)},
+                     {KvType::kF16, KvType::kInt4, KvPolicy::Window(33, margin)}}};
+    params.capacity_bytes = *KvCapacityBytes(params, 2, 300);
+    return *KvCache::Create(params);
+  };
+  KvCache cache = create(5), other = create(5), none = create(0);
+  const SequenceId id = *cache.CreateSequence();
+  for (std::int64_t s = 0; s < 200; ++s) ASSERT_TRUE(Append(cache, id, {s}).ok());
+  ASSERT_TRUE(cache.Evict(id).ok());
+  ASSERT_TRUE(cache.Save(folder.File("s"), {&id, 1}).ok());
+  EXPECT_EQ(FileBytes(folder.File("s"))[8], 2);
+  const SequenceId restored = other.Restore(folder.File("s"))->sequences.front();
+  ExpectSame(cache, id, other, restored);
+  ASSERT_TRUE(cache.Rollback(id, 5).ok());
+  ASSERT_TRUE(other.Rollback(restored, 5).ok());
+  ExpectSame(cache, id, other, restored);
+  EXPECT_THAT(
+      none.Restore(folder.File("s")).status().message(),
+      HasSubstr("policy = sink(4)+recent(40)+margin(5); the cache's is sink(4)+recent(40)"));
+  const SequenceId plain = *none.CreateSequence();
+  ASSERT_TRUE(none.Save(folder.File("t"), {&plain, 1}).ok());
+  EXPECT_EQ(FileBytes(folder.File("t"))[8], 1) << "what older programs read";
+}
+
 // Evicted tokens take no room in the file, nor do heads that are off.
 TEST(KvSnapshot, EvictedTokensAreNotStored) {
   const TempDir folder;

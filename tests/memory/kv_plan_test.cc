@@ -82,9 +82,9 @@ class RandomShapes {
       case 1:
         return KvPolicy::Off();
       case 2:
-        return KvPolicy::Window(Upto(300));
+        return KvPolicy::Window(Upto(300), Upto(40) - 1);
       case 3:
-        return KvPolicy::SinkRecent(Upto(100), Upto(200));
+        return KvPolicy::SinkRecent(Upto(100), Upto(200), Upto(200) - 1);
       case 6: {
         const std::int64_t recent = Upto(40), sink = Upto(40);
         return KvPolicy::Budget(recent + sink + 31 + Upto(100), recent, sink);

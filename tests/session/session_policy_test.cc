@@ -90,7 +90,8 @@ TEST(SessionPolicy, StepsOfAnySizeGiveTheSameLogits) {
 // Evicted tokens are evaluated again where a shorter sequence needs them.
 TEST(SessionPolicy, TruncationIsExact) {
   const Model model = TinyLlama();
-  for (const char* policy : {"window(20)", "sink(4)+recent(70)", "budget(64)", "off"}) {
+  for (const char* policy :
+       {"window(20)", "window(20)+margin(5)", "sink(4)+recent(70)", "budget(64)", "off"}) {
     Session session = *Session::Create(model, WithPolicy(policy));
     LogitsAfter(session, SomeIds(300));
     for (const int length : {299, 170, 64, 3}) {

@@ -128,6 +128,14 @@ class KvCache:
         """
         return self._core.truncate(sequence, length)
 
+    def rollback(self, sequence: int, count: int) -> None:
+        """Drops the last `count` tokens if that is exact, as when a speculated continuation is rejected.
+
+        Raises ValueError where it would not be, with nothing changed. Windows go back by a margin:
+        ``heads="window(512)+margin(16)"``.
+        """
+        self._core.rollback(sequence, count)
+
     def exact_length(self, sequence: int, length: int) -> int:
         """The greatest length up to `length` to which ``truncate`` would be exact."""
         return self._core.exact_length(sequence, length)

@@ -146,7 +146,7 @@ void BindUsage(nb::module_& module) {
 
 using CacheClass = nb::class_<Cache>;
 
-/// Binds the methods that create, extend, shorten and free sequences.
+/// Binds the methods that create, extend and free sequences.
 void BindSequences(CacheClass& type) {
   using nb::arg;
   type.def("create_sequence",
@@ -180,8 +180,13 @@ void BindSequences(CacheClass& type) {
           [](Cache& self, std::int32_t sequence) {
             Check(Change(self, [&](KvCache& cache) { return cache.Evict(SequenceId{sequence}); }));
           },
-          arg("sequence"))
-      .def(
+          arg("sequence"));
+}
+
+/// Binds the methods that shorten sequences, and that copy from one to another.
+void BindCuts(CacheClass& type) {
+  using nb::arg;
+  type.def(
           "truncate",
           [](Cache& self, std::int32_t sequence, std::int64_t length) {
             return Take(Change(self, [&](KvCache& cache) {
@@ -189,6 +194,13 @@ void BindSequences(CacheClass& type) {
             }));
           },
           arg("sequence"), arg("length"))
+      .def(
+          "rollback",
+          [](Cache& self, std::int32_t sequence, std::int64_t count) {
+            Check(Change(
+                self, [&](KvCache& cache) { return cache.Rollback(SequenceId{sequence}, count); }));
+          },
+          arg("sequence"), arg("count"))
       .def(
           "copy",
           [](Cache& self, std::int32_t source, std::int64_t begin, std::int64_t end,

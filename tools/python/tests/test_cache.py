@@ -214,6 +214,30 @@ class CacheTest(unittest.TestCase):
             self.assertIs(cache.truncate(sequence, 40), exact, heads)
             self.assertEqual(cache.length(sequence), 40)
 
+    def test_a_window_goes_back_by_its_margin(self):
+        q = np.ones((3, 1, 8), np.float32)
+        k, v = rows(70)
+        for margin, exact in ((5, True), (0, False)):
+            made = [make(page_size=16, heads=f"window(16)+margin({margin})", max_tokens=128) for _ in range(2)]
+            outs = []
+            for cache, speculates in zip(made, (True, False)):
+                sequence = cache.create_sequence()
+                append(cache, sequence, k[:, :60], v[:, :60])
+                for i in range(60, 65 if speculates else 60):
+                    append(cache, sequence, -k[:, i:i + 1], -v[:, i:i + 1])
+                cache.evict(sequence)
+                if speculates and not exact:
+                    with self.assertRaisesRegex(ValueError, "count = 5 leads back to length 60"):
+                        cache.rollback(sequence, 5)
+                    self.assertEqual(cache.length(sequence), 65)
+                    continue
+                if speculates:
+                    cache.rollback(sequence, 5)
+                append(cache, sequence, k[:, 60:61], v[:, 60:61])
+                outs.append(np.asarray(cache.attend(sequence, 0, q)))
+            if exact:
+                np.testing.assert_array_equal(outs[0], outs[1])
+
     def test_the_capacity_of_a_policy_holds_it(self):
         shape = [(2, 64)] * 2
         full = manyhead.kv_capacity_bytes(shape, sequences=1, tokens=4096, step=64)
