@@ -305,6 +305,7 @@ void BindCache(nb::module_& module) {
       .def_prop_ro("bytes_per_token",
                    [](const Cache& self) { return self.cache.bytes_per_token(); });
   BindSequences(cache);
+  BindCuts(cache);
   BindContents(cache);
 }
 
