@@ -62,7 +62,7 @@ constexpr std::int64_t RowBlockFor(std::int64_t rows) {
 /// since a block of keys and values is about as large as L1. Prefetching is used only where so few
 /// rows share the keys that memory, not arithmetic, is the limit.
 template <int kRows>
-MANYHEAD_INLINE void AskFor(const void* line) {
+MANYHEAD_INLINE void PrefetchLine(const void* line) {
   if constexpr (kRows <= 4) __builtin_prefetch(line, 0, 2);
 }
 

@@ -47,9 +47,9 @@ struct AttentionRules {
   const std::int64_t* position = nullptr;     ///< [rows]
   std::int64_t sink_tokens = 0;               ///< lower positions are seen before first_key too
   /// [rows] A second rule beside first_key and sink_tokens, which must let a key through as well:
-  /// kept_first[r] <= s, or s < kept_sinks.
-  const std::int64_t* kept_first = nullptr;
-  std::int64_t kept_sinks = 0;
+  /// policy_first_key[r] <= s, or s < policy_sinks.
+  const std::int64_t* policy_first_key = nullptr;
+  std::int64_t policy_sinks = 0;
 };
 
 /// Says how far `logits` goes; the changes are made in this order.
@@ -71,7 +71,7 @@ struct AttentionTile {
 
 /// Memory that is prefetched while a block is computed, a few lines at a time: all lines at once
 /// would fill the line buffers and stop the loads that the block needs.
-struct AttentionAhead {
+struct AttentionPrefetch {
   struct Run {
     const char* next;
     const char* end;
@@ -84,10 +84,10 @@ struct AttentionAhead {
 /// Keys [begin, end) within one block, as tiles of kKvTile tokens; tile i holds the positions from
 /// first + i * kKvTile on. The other lanes of a tile may hold any values.
 struct AttentionBlock {
-  const void* k[kAttentionTiles] = {};  ///< tiles of k_type as in kernels/kv_layout.h
-  const void* v[kAttentionTiles] = {};  ///< first of kKvTile rows of v_type, v_stride apart
-  const float* v_panels = nullptr;      ///< replaces v; written by widen_values and pack_values
-  AttentionAhead* ahead = nullptr;      ///< used with v_panels; may be null
+  const void* k[kAttentionTiles] = {};    ///< tiles of k_type as in kernels/kv_layout.h
+  const void* v[kAttentionTiles] = {};    ///< first of kKvTile rows of v_type, v_stride apart
+  const float* v_panels = nullptr;        ///< replaces v; written by widen_values and pack_values
+  AttentionPrefetch* prefetch = nullptr;  ///< used with v_panels; may be null
   /// Tiles of a later block, to prefetch; or k and v again.
   const void* next_k[kAttentionTiles] = {};
   const void* next_v[kAttentionTiles] = {};

@@ -56,9 +56,9 @@ inline KeyBits KeysSeen(const AttentionTile& tile, const AttentionBlock& block, 
   KeyBits seen = BitsBetween(tile.first_key[r] - block.first, end);
   const std::int64_t sinks = tile.rules.sink_tokens - block.first;
   if (sinks > 0) seen |= BitsBetween(0, sinks < end ? sinks : end);
-  if (tile.rules.kept_first != nullptr) {
-    seen &= BitsBetween(tile.rules.kept_first[r] - block.first, kAttentionBlock) |
-            BitsBetween(0, tile.rules.kept_sinks - block.first);
+  if (tile.rules.policy_first_key != nullptr) {
+    seen &= BitsBetween(tile.rules.policy_first_key[r] - block.first, kAttentionBlock) |
+            BitsBetween(0, tile.rules.policy_sinks - block.first);
   }
   seen &= KeysOf(block);
   if (tile.rules.mask == nullptr || seen == 0) return seen;
@@ -76,7 +76,7 @@ inline AttentionTile ChunkOf(const AttentionTile& tile, std::int64_t first) {
   if (tile.rules.mask != nullptr) part.rules.mask += first;
   if (tile.rules.slope != nullptr) part.rules.slope += first;
   if (tile.rules.position != nullptr) part.rules.position += first;
-  if (tile.rules.kept_first != nullptr) part.rules.kept_first += first;
+  if (tile.rules.policy_first_key != nullptr) part.rules.policy_first_key += first;
   part.state.m += first;
   part.state.d += first;
   part.state.o += first * tile.v_row;
@@ -102,8 +102,8 @@ inline AttentionBlock SeenOf(const AttentionTile& tile, const AttentionBlock& bl
 inline bool IsPlain(const AttentionTile& tile, const AttentionBlock& block) {
   const AttentionRules& rules = tile.rules;
   if (rules.softcap > 0 || rules.bias != nullptr || rules.mask != nullptr ||
-      rules.slope != nullptr || rules.kept_first != nullptr || block.k_scaled || block.v_scaled ||
-      block.missing != 0 || block.begin != block.first ||
+      rules.slope != nullptr || rules.policy_first_key != nullptr || block.k_scaled ||
+      block.v_scaled || block.missing != 0 || block.begin != block.first ||
       block.end != block.first + block.tiles * kKvTile) {
     return false;
   }

@@ -14,17 +14,17 @@ namespace {  // NOLINT(google-build-namespaces)
 template <class V>
 inline constexpr std::int64_t kPanel = kKvTile* ColumnsFor<V>(kRowBlock<V>);
 
-/// Prefetches the next lines of `ahead`. It is called between register blocks, which take about as
-/// long as memory needs for these lines.
-MANYHEAD_INLINE void FetchAhead(AttentionAhead* ahead) {
+/// Prefetches the next lines of `prefetch`. It is called between register blocks, which take about
+/// as long as memory needs for these lines.
+MANYHEAD_INLINE void PrefetchNext(AttentionPrefetch* prefetch) {
   constexpr int kLines = 8, kLineBytes = 64;
-  if (ahead == nullptr) return;
-  for (int line = 0; line < kLines && ahead->first < ahead->count;) {
-    AttentionAhead::Run& run = ahead->run[ahead->first];
+  if (prefetch == nullptr) return;
+  for (int line = 0; line < kLines && prefetch->first < prefetch->count;) {
+    AttentionPrefetch::Run& run = prefetch->run[prefetch->first];
     for (; line < kLines && run.next < run.end; ++line, run.next += kLineBytes) {
       __builtin_prefetch(run.next, 0, 2);
     }
-    if (run.next >= run.end) ++ahead->first;
+    if (run.next >= run.end) ++prefetch->first;
   }
 }
 
@@ -74,7 +74,7 @@ void AddPanels(const AttentionTile& tile, const AttentionBlock& block, KeyBits s
     const int units = static_cast<int>(panel.width / kKvTile);
     for (std::int64_t r = row; r < row + rows; r += step) {
       const std::int64_t count = row + rows - r < step ? row + rows - r : step;
-      FetchAhead(block.ahead);
+      PrefetchNext(block.prefetch);
       AddFor<V, float>(count, units)(runs, panel.width, 0, tile.probs + r * kAttentionBlock,
                                      correction + r, tile.state.o + r * tile.v_row + column,
                                      tile.v_row);

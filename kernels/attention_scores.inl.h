@@ -75,10 +75,10 @@ inline constexpr std::int64_t kKeyBytes = std::is_same_v<T, I4>
 
 /// Prefetches the keys at element d of head_dim in a K tile of T.
 template <int kRows, class T>
-MANYHEAD_INLINE void AskForKeys(const void* tile, std::int64_t d) {
+MANYHEAD_INLINE void PrefetchKeys(const void* tile, std::int64_t d) {
   constexpr std::int64_t kPerLine = 64 / kKeyBytes<T>;
   if (kPerLine > 1 && d % kPerLine != 0) return;
-  AskFor<kRows>(static_cast<const char*>(tile) + d * kKeyBytes<T>);
+  PrefetchLine<kRows>(static_cast<const char*>(tile) + d * kKeyBytes<T>);
 }
 
 /// Computes logits[r, 16 t + i] = sum_d q[d, r] * k[t][d, i]; logits rows are kAttentionBlock
@@ -100,7 +100,7 @@ void ScoreRows(const float* q, const void* const* k, const void* const* scales,
     keys.Enter(d);
     const std::int64_t end = head_dim - d > Keys::kGroup ? d + Keys::kGroup : head_dim;
     for (; d < end; ++d) {
-      Unroll<kTiles>([&]<int t>() MANYHEAD_INLINE_LAMBDA { AskForKeys<kRows, T>(ahead[t], d); });
+      Unroll<kTiles>([&]<int t>() MANYHEAD_INLINE_LAMBDA { PrefetchKeys<kRows, T>(ahead[t], d); });
       F key[kVectors];
       Unroll<kVectors>([&]<int j>() MANYHEAD_INLINE_LAMBDA { key[j] = keys.template Load<j>(d); });
       Unroll<kRows>([&]<int r>() MANYHEAD_INLINE_LAMBDA {

@@ -120,7 +120,8 @@ void AddValueRows(const ValueRuns& runs, std::int64_t v_stride, std::int64_t col
     const T* next = static_cast<const T*>(runs.run[i].next) + ahead;
     const float* p = probs + runs.run[i].column;
     for (const float* end = p + runs.run[i].count; p != end; ++p, next += v_stride) {
-      Unroll<kLines>([&]<int j>() MANYHEAD_INLINE_LAMBDA { AskFor<kRows>(next + j * kLine); });
+      Unroll<kLines>([&]<int j>()
+                         MANYHEAD_INLINE_LAMBDA { PrefetchLine<kRows>(next + j * kLine); });
       F value[kVectors];
       values.Read(value);
       values.Next(v_stride);

@@ -63,8 +63,8 @@ struct KvHeadView {
   const KvPageLayout* layout = nullptr;
   std::byte* const* pages = nullptr;  ///< null where the whole page lies in a gap
   std::int64_t length = 0;
-  const KvSpan* holes = nullptr;  ///< tokens that are not stored: ascending, not adjacent
-  std::int64_t num_holes = 0;
+  const KvSpan* gaps = nullptr;  ///< tokens that are not stored: ascending, not adjacent
+  std::int64_t num_gaps = 0;
   std::int64_t sink = 0;
   std::int64_t recent = kSeesAll;
   /// [pages] or null: attention adds the probabilities of each page's keys here, times

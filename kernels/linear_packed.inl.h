@@ -239,9 +239,9 @@ struct PackedSuper {
 /// Prefetches a block ahead of the hardware, which stops at each 4 KiB page.
 template <int kBytes>
 MANYHEAD_INLINE void PrefetchPacked(PackedAt block) {
-  constexpr int kAhead = 8192;
+  constexpr int kPrefetchBytes = 8192;
   for (int line = 0; line < kPackedRows * kBytes; line += 64)
-    _mm_prefetch(reinterpret_cast<const char*>(block.at) + kAhead + line, _MM_HINT_T1);
+    _mm_prefetch(reinterpret_cast<const char*>(block.at) + kPrefetchBytes + line, _MM_HINT_T1);
 }
 
 /// Multiplies a group with kM activation rows.

@@ -46,36 +46,35 @@ AttentionKeySource::AttentionKeySource(const AttentionSetup& setup,
   v_ = begin(tensors.v, tensors.v_type);
 }
 
-const KvSpan* AttentionKeySource::HoleAfter(std::int64_t position) const noexcept {
-  return std::upper_bound(view_.holes, view_.holes + view_.num_holes, position,
-                          [](std::int64_t s, const KvSpan& hole) { return s < hole.end; });
+const KvSpan* AttentionKeySource::GapAfter(std::int64_t position) const noexcept {
+  return std::upper_bound(view_.gaps, view_.gaps + view_.num_gaps, position,
+                          [](std::int64_t s, const KvSpan& gap) { return s < gap.end; });
 }
 
 // A block is never divided, whatever is missing in it: its rows' maximum is updated once, so that
 // evicting keys which no query sees changes no bit.
 KeySpan AttentionKeySource::StoredFrom(const AttentionTileRows& rows,
                                        std::int64_t from) const noexcept {
-  const KvSpan* const end = view_.holes + view_.num_holes;
+  const KvSpan* const end = view_.gaps + view_.num_gaps;
   for (;;) {
     KeySpan span = rows.BlockFrom(from);
     if (span.begin == span.end) return span;
-    const KvSpan* hole = HoleAfter(span.begin);
-    if (hole != end && hole->begin <= span.begin) {
-      from = hole->end;
+    const KvSpan* gap = GapAfter(span.begin);
+    if (gap != end && gap->begin <= span.begin) {
+      from = gap->end;
       continue;
     }
-    hole = HoleAfter(span.end - 1);
-    if (hole != end && hole->begin < span.end) span.end = hole->begin;
+    gap = GapAfter(span.end - 1);
+    if (gap != end && gap->begin < span.end) span.end = gap->begin;
     return span;
   }
 }
 
 std::uint64_t AttentionKeySource::MissingIn(const AttentionBlock& block) const noexcept {
   std::uint64_t missing = 0;
-  const KvSpan* const end = view_.holes + view_.num_holes;
-  for (const KvSpan* hole = HoleAfter(block.begin); hole != end && hole->begin < block.end;
-       ++hole) {
-    for (std::int64_t s = hole->begin; s < std::min(hole->end, block.end); ++s)
+  const KvSpan* const end = view_.gaps + view_.num_gaps;
+  for (const KvSpan* gap = GapAfter(block.begin); gap != end && gap->begin < block.end; ++gap) {
+    for (std::int64_t s = gap->begin; s < std::min(gap->end, block.end); ++s)
       missing |= std::uint64_t{1} << (s - block.first);
   }
   return missing;
@@ -162,7 +161,7 @@ void AttentionKeySource::LoadPages(AttentionBlock& block) const noexcept {
   block.v_scaled = layout.v_type == KvType::kInt8;
   block.v_stride = layout.v_type == KvType::kInt4 ? CeilDiv(layout.v_row, kKvGroup) * (kKvGroup / 2)
                                                   : layout.v_row;
-  if (view_.num_holes > 0) block.missing = MissingIn(block);
+  if (view_.num_gaps > 0) block.missing = MissingIn(block);
   for (std::int64_t t = 0; t < block.tiles; ++t) {
     // The first tile, which holds block.begin, replaces tiles whose keys are all missing.
     const std::int64_t tile = block.first + (HasTile(block.first + t * kKvTile) ? t : 0) * kKvTile;

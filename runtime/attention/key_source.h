@@ -25,7 +25,7 @@ class AttentionKeySource {
   /// and that lie in one block, with all missing keys between them; empty, and at or after
   /// rows.end(), when there are none.
   KeySpan From(const AttentionTileRows& rows, std::int64_t from) const noexcept {
-    return view_.num_holes == 0 ? rows.BlockFrom(from) : StoredFrom(rows, from);
+    return view_.num_gaps == 0 ? rows.BlockFrom(from) : StoredFrom(rows, from);
   }
   /// Returns the keys `span`, which lie in one block; those of `next` will be loaded after it.
   kernels::AttentionBlock Load(KeySpan span, KeySpan next) const noexcept;
@@ -39,7 +39,7 @@ class AttentionKeySource {
  private:
   KeySpan StoredFrom(const AttentionTileRows& rows, std::int64_t from) const noexcept;
   /// Returns the first gap that ends after `position`.
-  const kernels::KvSpan* HoleAfter(std::int64_t position) const noexcept;
+  const kernels::KvSpan* GapAfter(std::int64_t position) const noexcept;
   /// Returns AttentionBlock::missing for a block with begin and end.
   std::uint64_t MissingIn(const kernels::AttentionBlock& block) const noexcept;
   bool HasTile(std::int64_t position) const noexcept {

@@ -15,14 +15,14 @@ std::int64_t AttendSplit(const kernels::AttentionKernels& kernels, const Attenti
                          std::int64_t split) {
   kernels.reset(tile.state, tile.rows, tile.v_row);
   const std::int64_t end = std::min(rows.end(), (split + 1) * kAttentionSplit);
-  kernels::AttentionAhead ahead;
+  kernels::AttentionPrefetch prefetch;
   KeySpan block = source.From(rows, split * kAttentionSplit);
   while (block.begin < end) {
     const KeySpan next = source.From(rows, block.end);
     kernels::AttentionBlock loaded = source.Load(block, next);
     if (loaded.v_panels != nullptr) {
-      rows.AskForEnds(q, out, block, ahead);
-      loaded.ahead = &ahead;
+      rows.PrefetchEnds(q, out, block, prefetch);
+      loaded.prefetch = &prefetch;
     }
     kernels.attend(tile, loaded);
     block = next;

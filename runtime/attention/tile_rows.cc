@@ -18,14 +18,14 @@ AttentionTileRows::AttentionTileRows(const AttentionSetup& setup, const Attentio
     head_[r] = head * group + (first + r) % group;
     position_[r] = request.position + query_[r];
     const KeySpan seen = setup.partition.KeysSeen(position_[r], request.kv_len);
-    first_key_[r] = kept_first_[r] = seen.begin;
+    first_key_[r] = policy_first_key_[r] = seen.begin;
     end_key_[r] = seen.end;
     end_ = std::max(end_, seen.end);
   }
   sinks_ = rules_.sink_tokens = params.num_sink_tokens;
-  if (keys.recent != kernels::kSeesAll) Restrict(keys);
+  if (keys.recent != kernels::kSeesAll) ApplyPolicy(keys);
   for (std::int64_t r = 0; r < rows_; ++r) {
-    const std::int64_t seen = std::max(first_key_[r], kept_first_[r]);
+    const std::int64_t seen = std::max(first_key_[r], policy_first_key_[r]);
     if (seen < end_key_[r]) begin_ = std::min(begin_, seen);
   }
   sinks_ = std::min(sinks_, end_);
@@ -49,14 +49,14 @@ AttentionTileRows::AttentionTileRows(const AttentionSetup& setup, const Attentio
   }
 }
 
-void AttentionTileRows::Restrict(const kernels::KvHeadView& keys) noexcept {
+void AttentionTileRows::ApplyPolicy(const kernels::KvHeadView& keys) noexcept {
   const std::int64_t plan_sinks = rules_.sink_tokens;
   for (std::int64_t r = 0; r < rows_; ++r) {
-    kept_first_[r] = std::max<std::int64_t>(0, position_[r] - keys.recent + 1);
+    policy_first_key_[r] = std::max<std::int64_t>(0, position_[r] - keys.recent + 1);
   }
   if (setup_.params.window == 0 || (plan_sinks == 0 && keys.sink == 0)) {
     for (std::int64_t r = 0; r < rows_; ++r) {
-      first_key_[r] = std::max(first_key_[r], kept_first_[r]);
+      first_key_[r] = std::max(first_key_[r], policy_first_key_[r]);
     }
     sinks_ = rules_.sink_tokens = keys.sink;
     return;
@@ -65,13 +65,13 @@ void AttentionTileRows::Restrict(const kernels::KvHeadView& keys) noexcept {
   // with the later start, is seen while the other rule's window reaches it.
   sinks_ = 0;
   for (std::int64_t r = 0; r < rows_; ++r) {
-    const bool plan_first = first_key_[r] <= kept_first_[r];
+    const bool plan_first = first_key_[r] <= policy_first_key_[r];
     const std::int64_t sinks = plan_first ? keys.sink : plan_sinks;
-    const std::int64_t first = plan_first ? first_key_[r] : kept_first_[r];
+    const std::int64_t first = plan_first ? first_key_[r] : policy_first_key_[r];
     sinks_ = std::max(sinks_, first < sinks ? sinks : std::min(plan_sinks, keys.sink));
   }
-  rules_.kept_first = kept_first_;
-  rules_.kept_sinks = keys.sink;
+  rules_.policy_first_key = policy_first_key_;
+  rules_.policy_sinks = keys.sink;
 }
 
 KeySpan AttentionTileRows::BlockFrom(std::int64_t from) const noexcept {
@@ -107,15 +107,17 @@ void AttentionTileRows::PackQueries(const TensorView<const float>& q,
                                packed);
 }
 
-void AttentionTileRows::AskForEnds(const TensorView<const float>& q, const TensorView<float>& out,
-                                   KeySpan block, kernels::AttentionAhead& ahead) const noexcept {
+void AttentionTileRows::PrefetchEnds(const TensorView<const float>& q, const TensorView<float>& out,
+                                     KeySpan block,
+                                     kernels::AttentionPrefetch& prefetch) const noexcept {
   constexpr std::int64_t kBlocks = 8;
-  ahead.first = ahead.count = 0;
+  prefetch.first = prefetch.count = 0;
   const std::int64_t part = (end_ - block.end) / kAttentionBlock;
   if (part >= kBlocks) return;
-  const auto add = [&ahead](const float* from, std::int64_t floats) {
+  const auto add = [&prefetch](const float* from, std::int64_t floats) {
     const char* begin = reinterpret_cast<const char*>(from);
-    ahead.run[ahead.count++] = {begin, begin + floats * static_cast<std::int64_t>(sizeof(float))};
+    prefetch.run[prefetch.count++] = {begin,
+                                      begin + floats * static_cast<std::int64_t>(sizeof(float))};
   };
   const AttentionParams& params = setup_.params;
   const std::int64_t back = request_.tile_rows / setup_.group() * params.threads;

@@ -31,11 +31,11 @@ class AttentionTileRows {
 
   /// Copies the queries in the kernels' order.
   void PackQueries(const TensorView<const float>& q, float* packed) const noexcept;
-  /// Adds to `ahead` the memory to prefetch during `block`, one of the last: a share of the rows of
-  /// `out`, and of the queries of the tile that this thread will probably handle next. Both lie in
-  /// other memory pages for each query, which hardware does not prefetch.
-  void AskForEnds(const TensorView<const float>& q, const TensorView<float>& out, KeySpan block,
-                  kernels::AttentionAhead& ahead) const noexcept;
+  /// Adds to `prefetch` the memory that is used next during `block`, one of the last: a share of
+  /// the rows of `out`, and of the queries of the tile that this thread will probably handle next.
+  /// Both lie in other memory pages for each query, which hardware does not prefetch.
+  void PrefetchEnds(const TensorView<const float>& q, const TensorView<float>& out, KeySpan block,
+                    kernels::AttentionPrefetch& prefetch) const noexcept;
   kernels::AttentionTile KernelTile(const float* packed, float* probs,
                                     const kernels::AttentionState& state) const noexcept;
   /// Writes out and, where it has data, lse; row_lse [rows] unless null.
@@ -46,7 +46,7 @@ class AttentionTileRows {
   static constexpr std::int64_t kMax = kernels::kAttentionRows;
 
   /// Combines the plan's window and sinks with those of the head's cache.
-  void Restrict(const kernels::KvHeadView& keys) noexcept;
+  void ApplyPolicy(const kernels::KvHeadView& keys) noexcept;
   /// Sets pointers[r] to the start of row r's numbers in `view`.
   template <class T>
   void Locate(const TensorView<T>& view, T** pointers) const noexcept;
@@ -65,7 +65,7 @@ class AttentionTileRows {
   std::int64_t position_[kMax];
   std::int64_t first_key_[kMax];
   std::int64_t end_key_[kMax];
-  std::int64_t kept_first_[kMax];
+  std::int64_t policy_first_key_[kMax];
   const float* bias_[kMax];
   const std::uint8_t* mask_[kMax];
   float slope_[kMax];

@@ -15,24 +15,24 @@ using kernels::kKvTile;
 /// The sums over the blocks of one row.
 struct RowSum {
   double weights = 0;
-  double surprise = 0;  ///< sum w (lse - x): the entropy, apart from the rounding of lse
+  double entropy = 0;  ///< sum w (lse - x): the entropy, apart from the rounding of lse
 };
 
 constexpr float kLowest = -3.40282347e38F;
 
 /// Adds `n` weights and their logits, a multiple of kKvTile.
 void AddBlock(const float* logits, const float* weights, std::int64_t n, float lse, RowSum& sum) {
-  float weight[kKvTile] = {}, surprise[kKvTile] = {};  // lanes that compilers can vectorise
+  float weight[kKvTile] = {}, entropy[kKvTile] = {};  // lanes that compilers can vectorise
   for (std::int64_t i = 0; i < n; i += kKvTile) {
     for (std::int64_t j = 0; j < kKvTile; ++j) {
       const float x = logits[i + j] > kLowest ? logits[i + j] : lse;  // a hidden key has weight 0
       weight[j] += weights[i + j];
-      surprise[j] += weights[i + j] * (lse - x);
+      entropy[j] += weights[i + j] * (lse - x);
     }
   }
   for (std::int64_t j = 0; j < kKvTile; ++j) {
     sum.weights += double{weight[j]};
-    sum.surprise += double{surprise[j]};
+    sum.entropy += double{entropy[j]};
   }
 }
 
@@ -41,9 +41,9 @@ std::int64_t CountStored(const kernels::KvHeadView& keys, const SeenKeys& seen) 
   std::int64_t count = 0;
   for (const KeySpan span : {KeySpan{0, seen.sinks}, KeySpan{seen.begin, seen.end}}) {
     count += std::max<std::int64_t>(0, span.end - span.begin);
-    for (std::int64_t i = 0; i < keys.num_holes; ++i) {
-      const std::int64_t begin = std::max(span.begin, keys.holes[i].begin);
-      count -= std::max<std::int64_t>(0, std::min(span.end, keys.holes[i].end) - begin);
+    for (std::int64_t i = 0; i < keys.num_gaps; ++i) {
+      const std::int64_t begin = std::max(span.begin, keys.gaps[i].begin);
+      count -= std::max<std::int64_t>(0, std::min(span.end, keys.gaps[i].end) - begin);
     }
   }
   return count;
@@ -98,7 +98,7 @@ SeenKeys AttentionWeights::OfRows(const AttentionTileRows& rows, const Attention
     const double factor = sums[r].weights > 0 ? wanted / sums[r].weights : 1;
     if (to.entropy != nullptr) {
       // The entropy of f w, where the factor f normalises the weights w: -sum f w ln(f w).
-      to.entropy[r] = static_cast<float>(factor * sums[r].surprise - wanted * std::log(factor));
+      to.entropy[r] = static_cast<float>(factor * sums[r].entropy - wanted * std::log(factor));
       if (sums[r].weights == 0) to.entropy[r] = 0;
     }
     if (!(std::fabs(factor - 1) > 0x1p-24)) continue;

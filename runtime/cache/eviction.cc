@@ -12,8 +12,8 @@ PageRange OutOfWindow(const KvHead& head, const HeadTable& table, std::int64_t l
   // The first token that a query sees once the sequence has lost its margin.
   const std::int64_t kept = length - head.kept + 1;
   std::int64_t first = CeilDiv(head.sink, page);
-  if (const kernels::KvSpan* hole = table.HoleAt(first * page))
-    first = std::max(first, hole->end / page);
+  if (const kernels::KvSpan* gap = table.GapAt(first * page))
+    first = std::max(first, gap->end / page);
   return {first, std::max(first, kept / page)};
 }
 
@@ -51,11 +51,11 @@ std::int64_t ExactLengthOf(const KvHead& head, const HeadTable& table, std::int6
   if (wanted == length || head.off()) return wanted;
   if (head.scored()) return 0;  // the scores contain the dropped tokens' queries
   if (head.recent == kernels::kSeesAll) return wanted;
-  for (std::int64_t i = table.holes.size() - 1; i >= 0; --i) {
-    const kernels::KvSpan& hole = table.holes[i];
-    if (hole.begin >= wanted) continue;
+  for (std::int64_t i = table.gaps.size() - 1; i >= 0; --i) {
+    const kernels::KvSpan& gap = table.gaps[i];
+    if (gap.begin >= wanted) continue;
     const std::int64_t seen = wanted - head.recent + 1;
-    if (hole.begin < head.sink || std::min(hole.end, wanted) > seen) wanted = hole.begin;
+    if (gap.begin < head.sink || std::min(gap.end, wanted) > seen) wanted = gap.begin;
   }
   return wanted;
 }

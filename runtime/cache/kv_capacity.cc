@@ -33,7 +33,7 @@ std::int64_t MostPages(const KvHead& head, std::int64_t tokens, std::int64_t ste
 }
 
 /// Returns the largest number of gaps that the head's table needs room for.
-std::int64_t MostHoles(const KvHead& head, std::int64_t tokens, std::int64_t pages) noexcept {
+std::int64_t MostGaps(const KvHead& head, std::int64_t tokens, std::int64_t pages) noexcept {
   if (head.off()) return 0;
   // A budget may keep every other page, and evict as many at once.
   if (head.scored()) return 2 * std::min(pages, head.PagesFor(tokens));
@@ -77,9 +77,9 @@ Result<std::int64_t> KvCapacityBytes(const KvCacheParams& params, std::int64_t s
     for (const KvHeadParams& head_params : resolved->heads[l]) {
       const KvHead head = MakeKvHead(resolved->layers[l], head_params, resolved->page_size);
       const std::int64_t pages = MostPages(head, tokens, step);
-      const std::int64_t holes = MostHoles(head, tokens, pages);
+      const std::int64_t gaps = MostGaps(head, tokens, pages);
       bytes.Add(sequences, head.TableBytes(head.RoomForPages(head.PagesFor(tokens)),
-                                           KvHead::RoomForHoles(holes)));
+                                           KvHead::RoomForGaps(gaps)));
       arena_pages[head.layout.page_bytes].Add(sequences, pages);
       ++num_heads;
     }

@@ -33,19 +33,19 @@ struct KvHead {
     constexpr std::int64_t kFirstPages = 64;
     return off() ? 0 : RoomFor(std::max<std::int64_t>(1, pages), kFirstPages);
   }
-  static std::int64_t RoomForHoles(std::int64_t holes) noexcept {
-    constexpr std::int64_t kFirstHoles = 4;
-    return RoomFor(holes, kFirstHoles);
+  static std::int64_t RoomForGaps(std::int64_t gaps) noexcept {
+    constexpr std::int64_t kFirstGaps = 4;
+    return RoomFor(gaps, kFirstGaps);
   }
   /// Returns the bytes of a new table for this many entries.
-  std::int64_t NewTableBytes(std::int64_t pages, std::int64_t holes) const noexcept {
-    return TableBytes(RoomForPages(pages), RoomForHoles(holes));
+  std::int64_t NewTableBytes(std::int64_t pages, std::int64_t gaps) const noexcept {
+    return TableBytes(RoomForPages(pages), RoomForGaps(gaps));
   }
   /// Returns the bytes of a table with such room.
-  std::int64_t TableBytes(std::int64_t pages, std::int64_t holes) const noexcept {
+  std::int64_t TableBytes(std::int64_t pages, std::int64_t gaps) const noexcept {
     return pages * static_cast<std::int64_t>(sizeof(std::byte*)) +
            (scored() ? pages * static_cast<std::int64_t>(sizeof(std::int64_t)) : 0) +
-           holes * static_cast<std::int64_t>(sizeof(kernels::KvSpan));
+           gaps * static_cast<std::int64_t>(sizeof(kernels::KvSpan));
   }
 };
 

@@ -19,14 +19,14 @@ PageArena::Lists PageArena::MakeLists(std::int64_t pages) {
 
 void PageArena::Grow(Lists&& lists) noexcept {
   free_.MoveInto(std::move(lists.free));
-  given_.MoveInto(std::move(lists.given));
+  released_.MoveInto(std::move(lists.released));
   holders_.MoveInto(std::move(lists.holders));
   while (free_.size() < free_.room()) free_.Push(~std::uint64_t{0});
-  while (given_.size() < given_.room()) given_.Push(0);
+  while (released_.size() < released_.room()) released_.Push(0);
   while (holders_.size() < holders_.room()) holders_.Push(0);
 }
 
-std::byte* PageArena::Take() noexcept {
+std::byte* PageArena::Allocate() noexcept {
   while (free_[first_free_word_] == 0) ++first_free_word_;
   std::uint64_t& word = free_[first_free_word_];
   const std::int64_t page = first_free_word_ * kWordBits + std::countr_zero(word);
@@ -37,40 +37,40 @@ std::byte* PageArena::Take() noexcept {
   return memory_.data() + page * page_bytes_;
 }
 
-bool PageArena::Give(std::byte* page) noexcept {
+bool PageArena::Release(std::byte* page) noexcept {
   const std::int64_t index = IndexOf(page);
   const std::int64_t word = index / kWordBits;
   const std::uint64_t bit = std::uint64_t{1} << (index % kWordBits);
   MANYHEAD_DCHECK((free_[word] & bit) == 0 && holders_[index] > 0);
   if (--holders_[index] > 0) return false;
   free_[word] |= bit;
-  given_[word] |= bit;
+  released_[word] |= bit;
   --used_;
   first_free_word_ = std::min(first_free_word_, word);
-  first_given_word_ = last_given_word_ < 0 ? word : std::min(first_given_word_, word);
-  last_given_word_ = std::max(last_given_word_, word);
+  first_released_word_ = last_released_word_ < 0 ? word : std::min(first_released_word_, word);
+  last_released_word_ = std::max(last_released_word_, word);
   return true;
 }
 
-void PageArena::Trim() noexcept {
+void PageArena::ReturnToOs() noexcept {
   std::int64_t run_begin = 0, run_end = 0;  // a run of released pages that still occupy memory
-  for (std::int64_t w = first_given_word_; w <= last_given_word_; ++w) {
-    for (std::uint64_t bits = std::exchange(given_[w], 0); bits != 0; bits &= bits - 1) {
+  for (std::int64_t w = first_released_word_; w <= last_released_word_; ++w) {
+    for (std::uint64_t bits = std::exchange(released_[w], 0); bits != 0; bits &= bits - 1) {
       const std::int64_t page = w * kWordBits + std::countr_zero(bits);
       if (!IsFree(page)) continue;
       if (page != run_end) {
-        ReleaseRun(run_begin, run_end);
+        ReturnRun(run_begin, run_end);
         run_begin = page;
       }
       run_end = page + 1;
     }
   }
-  ReleaseRun(run_begin, run_end);
-  first_given_word_ = 0;
-  last_given_word_ = -1;
+  ReturnRun(run_begin, run_end);
+  first_released_word_ = 0;
+  last_released_word_ = -1;
 }
 
-void PageArena::ReleaseRun(std::int64_t begin, std::int64_t end) noexcept {
+void PageArena::ReturnRun(std::int64_t begin, std::int64_t end) noexcept {
   if (begin == end) return;
   // Where a page ends inside a page of the OS, that page is released only if its other parts are
   // free.
@@ -119,8 +119,8 @@ void PagePool::Prepare(std::span<const std::int64_t> added) {
   list_bytes_ = bytes;
 }
 
-std::byte* PagePool::Take(std::size_t arena) noexcept {
-  std::byte* page = arenas_[arena].Take();
+std::byte* PagePool::Allocate(std::size_t arena) noexcept {
+  std::byte* page = arenas_[arena].Allocate();
   used_bytes_ += arenas_[arena].page_bytes();
   MANYHEAD_DCHECK(used_bytes_ <= capacity_bytes_);
 #ifdef MANYHEAD_DCHECKS
@@ -131,14 +131,14 @@ std::byte* PagePool::Take(std::size_t arena) noexcept {
   return page;
 }
 
-bool PagePool::Give(std::size_t arena, std::byte* page) noexcept {
-  const bool freed = arenas_[arena].Give(page);
+bool PagePool::Release(std::size_t arena, std::byte* page) noexcept {
+  const bool freed = arenas_[arena].Release(page);
   if (freed) used_bytes_ -= arenas_[arena].page_bytes();
   return freed;
 }
 
-void PagePool::Trim() noexcept {
-  for (PageArena& arena : arenas_) arena.Trim();
+void PagePool::ReturnToOs() noexcept {
+  for (PageArena& arena : arenas_) arena.ReturnToOs();
 }
 
 }  // namespace manyhead

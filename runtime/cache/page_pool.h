@@ -15,7 +15,7 @@ namespace manyhead {
 /// Pages of one size, adjacent in an address range that could hold the whole pool, each with a
 /// count of its holders.
 ///
-/// Take returns the lowest free page, so pages stay dense and a bulk request is contiguous.
+/// Allocate returns the lowest free page, so pages stay dense and a bulk request is contiguous.
 class PageArena {
  public:
   PageArena(std::int64_t page_bytes, ReservedMemory memory) noexcept
@@ -29,7 +29,7 @@ class PageArena {
 
   /// The lists for `pages` pages in use at once; an arena that has them can grow without failing.
   struct Lists {
-    Table<std::uint64_t> free, given;
+    Table<std::uint64_t> free, released;
     Table<std::uint32_t> holders;
   };
   bool Needs(std::int64_t pages) const noexcept { return WordsFor(pages) > free_.size(); }
@@ -38,14 +38,13 @@ class PageArena {
   static Lists MakeLists(std::int64_t pages);
   void Grow(Lists&& lists) noexcept;
 
-  /// Allocates a page with one holder. used_pages() must be less than the pages given to Grow.
-  std::byte* Take() noexcept;
+  /// Allocates a page with one holder. used_pages() must be less than the pages passed to Grow.
+  std::byte* Allocate() noexcept;
   void Share(std::byte* page) noexcept { ++holders_[IndexOf(page)]; }
   bool IsShared(const std::byte* page) const noexcept { return holders_[IndexOf(page)] > 1; }
-  /// Removes one holder; returns true if it was the last. The next Trim returns the memory to the
-  /// OS.
-  bool Give(std::byte* page) noexcept;
-  void Trim() noexcept;
+  /// Removes one holder; returns true if it was the last. ReturnToOs then returns the memory.
+  bool Release(std::byte* page) noexcept;
+  void ReturnToOs() noexcept;
 
  private:
   static constexpr std::int64_t kWordBits = 64;
@@ -63,16 +62,16 @@ class PageArena {
   bool IsFree(std::int64_t page) const noexcept {
     return (free_[page / kWordBits] >> (page % kWordBits) & 1) != 0;
   }
-  void ReleaseRun(std::int64_t begin, std::int64_t end) noexcept;
+  void ReturnRun(std::int64_t begin, std::int64_t end) noexcept;
 
   std::int64_t page_bytes_;
   ReservedMemory memory_;
   std::int64_t used_ = 0;
   std::int64_t first_free_word_ = 0;  ///< no word before it has a free page
-  std::int64_t first_given_word_ = 0, last_given_word_ = -1;
-  Table<std::uint64_t> free_;     ///< bit = page is free; pages beyond its end are free too
-  Table<std::uint64_t> given_;    ///< bit = page was released since the last Trim
-  Table<std::uint32_t> holders_;  ///< [page in use] number of holders
+  std::int64_t first_released_word_ = 0, last_released_word_ = -1;
+  Table<std::uint64_t> free_;      ///< bit = page is free; pages beyond its end are free too
+  Table<std::uint64_t> released_;  ///< bit = page was released since the last ReturnToOs
+  Table<std::uint32_t> holders_;   ///< [page in use] number of holders
 };
 
 /// Pages of several sizes under one cap in bytes.
@@ -93,19 +92,19 @@ class PagePool {
 
   /// Returns the bytes of the lists for `added[a]` more pages of arena a than are now in use.
   std::int64_t ListBytesWith(std::span<const std::int64_t> added) const noexcept;
-  /// Allocates what the next `added[a]` calls of Take need beyond the pages in use now. May throw
+  /// Makes the next `added[a]` calls of Allocate possible, beyond the pages in use now. May throw
   /// bad_alloc, without effect.
   void Prepare(std::span<const std::int64_t> added);
-  /// Allocates a page of any contents, within the cap and the pages given to Prepare.
-  std::byte* Take(std::size_t arena) noexcept;
+  /// Allocates a page of any contents, within the cap and the pages passed to Prepare.
+  std::byte* Allocate(std::size_t arena) noexcept;
   void Share(std::size_t arena, std::byte* page) noexcept { arenas_[arena].Share(page); }
   bool IsShared(std::size_t arena, const std::byte* page) const noexcept {
     return arenas_[arena].IsShared(page);
   }
   /// Removes one holder; returns true if it was the last.
-  bool Give(std::size_t arena, std::byte* page) noexcept;
+  bool Release(std::size_t arena, std::byte* page) noexcept;
   /// Returns the memory of all pages that were released since the last call to the OS.
-  void Trim() noexcept;
+  void ReturnToOs() noexcept;
 
  private:
   explicit PagePool(std::int64_t capacity_bytes) noexcept : capacity_bytes_(capacity_bytes) {}

@@ -28,16 +28,16 @@ void PageStore::PlanPages(CacheChange& change, std::size_t head, std::int64_t pa
 }
 
 void PageStore::PlanRoom(CacheChange& change, std::size_t head, const HeadTable& table,
-                         std::int64_t pages, std::int64_t holes) const {
+                         std::int64_t pages, std::int64_t gaps) const {
   const KvHead& info = heads_[head];
   GrownTable grown;
   grown.head = head;
   if (pages > table.pages.room()) grown.pages_room = info.RoomForPages(pages);
-  if (holes > table.holes.room()) grown.holes_room = KvHead::RoomForHoles(holes);
-  if (grown.pages_room == 0 && grown.holes_room == 0) return;
+  if (gaps > table.gaps.room()) grown.gaps_room = KvHead::RoomForGaps(gaps);
+  if (grown.pages_room == 0 && grown.gaps_room == 0) return;
   const std::int64_t pages_room = std::max(grown.pages_room, table.pages.room());
-  const std::int64_t holes_room = std::max(grown.holes_room, table.holes.room());
-  change.table_bytes += info.TableBytes(pages_room, holes_room) - table.bytes();
+  const std::int64_t gaps_room = std::max(grown.gaps_room, table.gaps.room());
+  change.table_bytes += info.TableBytes(pages_room, gaps_room) - table.bytes();
   change.grown.push_back(std::move(grown));
 }
 
@@ -56,7 +56,7 @@ Status PageStore::Admit(CacheChange& change) {
   for (GrownTable& grown : change.grown) {
     grown.table.pages = Table<std::byte*>(grown.pages_room);
     if (heads_[grown.head].scored()) grown.table.scores = Table<std::int64_t>(grown.pages_room);
-    grown.table.holes = Table<kernels::KvSpan>(grown.holes_room);
+    grown.table.gaps = Table<kernels::KvSpan>(grown.gaps_room);
   }
   Prepare();
   return Status();
@@ -69,36 +69,36 @@ void PageStore::PutTables(CacheChange& change, HeadTable* tables) noexcept {
       table.pages.MoveInto(std::move(grown.table.pages));
       if (heads_[grown.head].scored()) table.scores.MoveInto(std::move(grown.table.scores));
     }
-    if (grown.holes_room > 0) table.holes.MoveInto(std::move(grown.table.holes));
+    if (grown.gaps_room > 0) table.gaps.MoveInto(std::move(grown.table.gaps));
   }
   table_bytes_ += change.table_bytes;
 }
 
-std::byte* PageStore::Take(std::size_t head) noexcept {
+std::byte* PageStore::Allocate(std::size_t head) noexcept {
   ++head_pages_[head];
-  return pool_.Take(heads_[head].arena);
+  return pool_.Allocate(heads_[head].arena);
 }
 
-void PageStore::Give(std::size_t head, std::byte* page) noexcept {
-  if (pool_.Give(heads_[head].arena, page)) --head_pages_[head];
+void PageStore::Release(std::size_t head, std::byte* page) noexcept {
+  if (pool_.Release(heads_[head].arena, page)) --head_pages_[head];
 }
 
-std::byte* PageStore::TakeCopy(std::size_t head, std::byte* page) noexcept {
-  std::byte* own = Take(head);
+std::byte* PageStore::AllocateCopy(std::size_t head, std::byte* page) noexcept {
+  std::byte* own = Allocate(head);
   if (page == nullptr) return own;
   std::copy_n(page, heads_[head].layout.page_bytes, own);
-  Give(head, page);
+  Release(head, page);
   return own;
 }
 
-void PageStore::GiveEmpty(std::size_t head, HeadTable& table, std::int64_t first, std::int64_t last,
-                          std::int64_t length) noexcept {
+void PageStore::ReleaseEmpty(std::size_t head, HeadTable& table, std::int64_t first,
+                             std::int64_t last, std::int64_t length) noexcept {
   const std::int64_t page_size = heads_[head].layout.page_size;
   for (std::int64_t p = first; p < last; ++p) {
     if (table.pages[p] == nullptr ||
         table.HeldIn(p * page_size, std::min(length, (p + 1) * page_size)) > 0)
       continue;
-    Give(head, table.pages[p]);
+    Release(head, table.pages[p]);
     table.pages[p] = nullptr;
   }
 }

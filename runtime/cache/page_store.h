@@ -15,7 +15,7 @@ namespace manyhead {
 struct GrownTable {
   std::size_t head = 0;
   std::int64_t pages_room = 0;  ///< 0: unchanged
-  std::int64_t holes_room = 0;
+  std::int64_t gaps_room = 0;
   HeadTable table;
 };
 
@@ -53,7 +53,7 @@ class PageStore {
   void PlanPages(CacheChange& change, std::size_t head, std::int64_t pages) noexcept;
   /// Adds room for this many entries to `table`, a table of a head.
   void PlanRoom(CacheChange& change, std::size_t head, const HeadTable& table, std::int64_t pages,
-                std::int64_t holes) const;
+                std::int64_t gaps) const;
   /// Checks that the cap allows the change.
   /// Errors   kOutOfPages, naming both values.
   Status CheckRoom(const CacheChange& change) const;
@@ -66,21 +66,21 @@ class PageStore {
   void PutTables(CacheChange& change, HeadTable* tables) noexcept;
 
   // These functions allocate and release pages.
-  std::byte* Take(std::size_t head) noexcept;
-  void Give(std::size_t head, std::byte* page) noexcept;
+  std::byte* Allocate(std::size_t head) noexcept;
+  void Release(std::size_t head, std::byte* page) noexcept;
   /// Returns a page that belongs to the sequence alone, with the contents of `page`, which may be
   /// null and is released.
-  std::byte* TakeCopy(std::size_t head, std::byte* page) noexcept;
+  std::byte* AllocateCopy(std::size_t head, std::byte* page) noexcept;
   void Share(std::size_t head, std::byte* page) noexcept { pool_.Share(heads_[head].arena, page); }
   /// Returns true where one sequence alone holds the page; false for null.
   bool IsOwn(std::size_t head, const std::byte* page) const noexcept {
     return page != nullptr && !pool_.IsShared(heads_[head].arena, page);
   }
   /// Releases the pages of [first, last) that hold none of the first `length` tokens.
-  void GiveEmpty(std::size_t head, HeadTable& table, std::int64_t first, std::int64_t last,
-                 std::int64_t length) noexcept;
+  void ReleaseEmpty(std::size_t head, HeadTable& table, std::int64_t first, std::int64_t last,
+                    std::int64_t length) noexcept;
   /// Returns the memory of released pages to the OS.
-  void Trim() noexcept { pool_.Trim(); }
+  void ReturnToOs() noexcept { pool_.ReturnToOs(); }
 
   // These functions count bytes.
   /// Adds bytes of tables that other objects allocated, or freed.

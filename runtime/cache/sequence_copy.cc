@@ -21,9 +21,9 @@ void PlanCopy(PageStore& pages, CacheChange& change, std::size_t head, const Hea
   const std::int64_t first = begin / info.layout.page_size;
   if (JoinsPage(from, table, first) && !pages.IsOwn(head, table.pages[first]))
     pages.PlanPages(change, head, 1);
-  std::int64_t holes = table.holes.size() + 1;
-  for (const kernels::KvSpan& hole : from.holes) holes += hole.begin < end && hole.end > begin;
-  pages.PlanRoom(change, head, table, info.PagesFor(end), holes);
+  std::int64_t gaps = table.gaps.size() + 1;
+  for (const kernels::KvSpan& gap : from.gaps) gaps += gap.begin < end && gap.end > begin;
+  pages.PlanRoom(change, head, table, info.PagesFor(end), gaps);
 }
 
 void CopyHead(PageStore& pages, std::size_t head, const HeadTable& from, HeadTable& table,
@@ -38,7 +38,8 @@ void CopyHead(PageStore& pages, std::size_t head, const HeadTable& from, HeadTab
   }
   for (std::int64_t p = first; p < last; ++p) {
     if (JoinsPage(from, table, p)) {
-      if (!pages.IsOwn(head, table.pages[p])) table.pages[p] = pages.TakeCopy(head, table.pages[p]);
+      if (!pages.IsOwn(head, table.pages[p]))
+        table.pages[p] = pages.AllocateCopy(head, table.pages[p]);
       const std::int64_t stop = std::min(end, (p + 1) * page_size);
       CopyKvTokens(info.layout, from.pages[p], table.pages[p], begin - p * page_size, stop - begin);
     } else if (from.pages[p] != nullptr) {
@@ -47,10 +48,10 @@ void CopyHead(PageStore& pages, std::size_t head, const HeadTable& from, HeadTab
       if (info.scored()) table.scores[p] = from.scores[p];
     }
   }
-  table.AddHole(length, begin);
-  for (const kernels::KvSpan& hole : from.holes)
-    table.AddHole(std::max(begin, hole.begin), std::min(end, hole.end));
-  pages.GiveEmpty(head, table, length / page_size, last, end);
+  table.AddGap(length, begin);
+  for (const kernels::KvSpan& gap : from.gaps)
+    table.AddGap(std::max(begin, gap.begin), std::min(end, gap.end));
+  pages.ReleaseEmpty(head, table, length / page_size, last, end);
 }
 
 }  // namespace
@@ -66,7 +67,7 @@ Status CopyTokens(PageStore& pages, const KvSequence& from, std::int64_t begin, 
   pages.PutTables(change, sequence.heads.get());
   for (std::size_t head = 0; head < pages.heads().size(); ++head)
     CopyHead(pages, head, from.heads[head], sequence.heads[head], sequence.length, begin, end);
-  pages.Trim();
+  pages.ReturnToOs();
   sequence.length = end;
   sequence.first_query = std::min(end, std::max(sequence.first_query, from.first_query));
   return Status();
@@ -91,7 +92,8 @@ Status UnshareTokens(PageStore& pages, KvSequence& sequence, std::int64_t layer,
   for_each_shared([&](std::size_t head, std::byte*) { pages.PlanPages(change, head, 1); });
   if (change.page_bytes == 0) return Status();
   if (Status status = pages.Admit(change); !status.ok()) return status;
-  for_each_shared([&](std::size_t head, std::byte*& page) { page = pages.TakeCopy(head, page); });
+  for_each_shared(
+      [&](std::size_t head, std::byte*& page) { page = pages.AllocateCopy(head, page); });
   return Status();
 }
 

@@ -27,12 +27,12 @@ bool TruncateSequence(PageStore& pages, KvSequence& sequence, std::int64_t lengt
     HeadTable& table = sequence.heads[head];
     const std::int64_t kept = heads[head].PagesFor(length);
     for (; table.pages.size() > kept; table.pages.Pop())
-      if (table.pages.back() != nullptr) pages.Give(head, table.pages.back());
-    table.CutHoles(length);
+      if (table.pages.back() != nullptr) pages.Release(head, table.pages.back());
+    table.CutGaps(length);
     if (heads[head].scored()) table.scores.Shorten(kept);
-    if (kept > 0) pages.GiveEmpty(head, table, kept - 1, kept, length);
+    if (kept > 0) pages.ReleaseEmpty(head, table, kept - 1, kept, length);
   }
-  pages.Trim();
+  pages.ReturnToOs();
   sequence.length = length;
   sequence.first_query = std::min(sequence.first_query, length);
   return exact;
@@ -52,7 +52,7 @@ void PlanDrop(PageStore& pages, CacheChange& change, std::size_t head, const KvS
     freed += pages.IsOwn(head, table.pages[p]) && table.HeldIn(first, last) == dropped;
   }
   pages.PlanPages(change, head, -freed);
-  pages.PlanRoom(change, head, table, 0, table.holes.size() + 1);
+  pages.PlanRoom(change, head, table, 0, table.gaps.size() + 1);
 }
 
 }  // namespace
@@ -68,11 +68,11 @@ Status DropTokens(PageStore& pages, KvSequence& sequence, std::int64_t begin, st
   for (std::size_t head = 0; head < heads.size(); ++head) {
     if (heads[head].off()) continue;
     HeadTable& table = sequence.heads[head];
-    table.AddHole(begin, end);
-    pages.GiveEmpty(head, table, begin / heads[head].layout.page_size, heads[head].PagesFor(end),
-                    sequence.length);
+    table.AddGap(begin, end);
+    pages.ReleaseEmpty(head, table, begin / heads[head].layout.page_size, heads[head].PagesFor(end),
+                       sequence.length);
   }
-  pages.Trim();
+  pages.ReturnToOs();
   return Status();
 }
 

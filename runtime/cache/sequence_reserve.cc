@@ -47,7 +47,7 @@ void PlanStep(PageStore& pages, CacheChange& change, std::size_t head, HeadTable
   const bool own_last = count > 0 && NeedsOwnLast(pages, head, table, length);
   pages.PlanPages(change, head, wanted - table.pages.size() + own_last - freed);
   pages.PlanRoom(change, head, table, wanted,
-                 table.holes.size() + marked + (old.first < old.last ? 1 : 0));
+                 table.gaps.size() + marked + (old.first < old.last ? 1 : 0));
 }
 
 /// Evicts tokens of one head; returns true where it evicted any.
@@ -55,17 +55,17 @@ bool EvictFrom(PageStore& pages, std::size_t head, HeadTable& table, std::int64_
   const KvHead& info = pages.heads()[head];
   const std::int64_t page_size = info.layout.page_size;
   const auto give = [&](std::int64_t p) {
-    if (table.pages[p] != nullptr) pages.Give(head, table.pages[p]);
+    if (table.pages[p] != nullptr) pages.Release(head, table.pages[p]);
     table.pages[p] = nullptr;
   };
   const PageRange old = OutOfWindow(info, table, length);
   for (std::int64_t p = old.first; p < old.last; ++p) give(p);
-  table.AddHole(old.first * page_size, old.last * page_size);
+  table.AddGap(old.first * page_size, old.last * page_size);
   bool any = old.first < old.last;
   for (std::int64_t p = 0; table.marked && p < table.scores.size(); ++p) {
     if (!IsMarked(table, p)) continue;
     give(p);
-    table.AddHole(p * page_size, (p + 1) * page_size);
+    table.AddGap(p * page_size, (p + 1) * page_size);
     any = true;
   }
   return any;
@@ -74,11 +74,11 @@ bool EvictFrom(PageStore& pages, std::size_t head, HeadTable& table, std::int64_
 void GrowHead(PageStore& pages, std::size_t head, HeadTable& table, std::int64_t length,
               std::int64_t count) noexcept {
   if (NeedsOwnLast(pages, head, table, length))
-    table.pages.back() = pages.TakeCopy(head, table.pages.back());
+    table.pages.back() = pages.AllocateCopy(head, table.pages.back());
   const KvHead& info = pages.heads()[head];
   const std::int64_t wanted = info.PagesFor(length + count);
   while (table.pages.size() < wanted) {
-    table.pages.Push(pages.Take(head));
+    table.pages.Push(pages.Allocate(head));
     if (info.scored()) table.scores.Push(0);
   }
 }
@@ -110,7 +110,7 @@ Status ReserveTokens(PageStore& pages, KvSequence& sequence, std::int64_t count,
   // better.
   for (std::size_t head = 0; count > 0 && head < heads; ++head)
     GrowHead(pages, head, sequence.heads[head], length, count);
-  if (evicted) pages.Trim();
+  if (evicted) pages.ReturnToOs();
   sequence.length += count;
   return Status();
 }

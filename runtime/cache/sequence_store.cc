@@ -13,12 +13,12 @@ Result<SequenceId> SequenceStore::Make(const char* function, const KvSequence* l
   const auto for_each_head = [&](auto&& fn) {
     for (std::size_t head = 0; head < heads.size(); ++head)
       fn(head, like == nullptr ? 0 : like->heads[head].pages.size(),
-         like == nullptr ? 0 : like->heads[head].holes.size());
+         like == nullptr ? 0 : like->heads[head].gaps.size());
   };
   CacheChange change = pages_.Begin(function);
   change.table_bytes = SequenceTableBytes(static_cast<std::int64_t>(heads.size()));
-  for_each_head([&](std::size_t head, std::int64_t pages, std::int64_t holes) {
-    change.table_bytes += heads[head].NewTableBytes(pages, holes);
+  for_each_head([&](std::size_t head, std::int64_t pages, std::int64_t gaps) {
+    change.table_bytes += heads[head].NewTableBytes(pages, gaps);
   });
   const Result<std::int64_t> growth = slots_.GrowthFor(1, function);
   if (!growth.ok()) return growth.status();
@@ -26,8 +26,8 @@ Result<SequenceId> SequenceStore::Make(const char* function, const KvSequence* l
   if (Status status = pages_.Admit(change); !status.ok()) return status;
   KvSequence sequence;
   sequence.heads = std::make_unique<HeadTable[]>(heads.size());
-  for_each_head([&](std::size_t head, std::int64_t pages, std::int64_t holes) {
-    sequence.heads[head] = MakeHeadTable(heads[head], pages, holes);
+  for_each_head([&](std::size_t head, std::int64_t pages, std::int64_t gaps) {
+    sequence.heads[head] = MakeHeadTable(heads[head], pages, gaps);
   });
   slots_.PutRoom(slots_.MakeRoom(1));
   pages_.AddTableBytes(change.table_bytes);
@@ -45,7 +45,7 @@ Result<SequenceId> SequenceStore::Fork(SequenceId id) {
     HeadTable& table = fork.heads[head];
     table.pages.Assign(from.heads[head].pages);
     table.scores.Assign(from.heads[head].scores);
-    table.holes.Assign(from.heads[head].holes);
+    table.gaps.Assign(from.heads[head].gaps);
     for (std::byte* page : table.pages)
       if (page != nullptr) pages_.Share(head, page);
   }
@@ -66,11 +66,11 @@ void SequenceStore::EmptyHead(std::size_t head) noexcept {
   slots_.ForEach([&](KvSequence& sequence) {
     HeadTable& table = sequence.heads[head];
     for (std::byte* page : table.pages)
-      if (page != nullptr) pages_.Give(head, page);
+      if (page != nullptr) pages_.Release(head, page);
     pages_.AddTableBytes(-table.bytes());
     table = HeadTable();
   });
-  pages_.Trim();
+  pages_.ReturnToOs();
 }
 
 }  // namespace manyhead

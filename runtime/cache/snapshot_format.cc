@@ -110,7 +110,7 @@ class Decoder {
   Status ReadHead(std::int64_t layer, std::int64_t index, const KvLayerShape& shape);
   Status ReadSequence(std::size_t sequence);
   Status ReadTable(std::size_t head, std::int64_t length, SnapshotTable& table);
-  Status ReadHoles(std::int64_t length, SnapshotTable& table);
+  Status ReadGaps(std::int64_t length, SnapshotTable& table);
   Status ReadPages(std::size_t head, std::int64_t length, SnapshotTable& table);
   Status CheckAllUsed() const;
 
@@ -208,16 +208,16 @@ Status Decoder::ReadShapes() {
   return Status();
 }
 
-Status Decoder::ReadHoles(std::int64_t length, SnapshotTable& table) {
-  const Result<std::int64_t> holes = Count("gaps", 2 * 8);
-  if (!holes.ok()) return holes.status();
-  table.holes.reserve(static_cast<std::size_t>(*holes));
+Status Decoder::ReadGaps(std::int64_t length, SnapshotTable& table) {
+  const Result<std::int64_t> gaps = Count("gaps", 2 * 8);
+  if (!gaps.ok()) return gaps.status();
+  table.gaps.reserve(static_cast<std::size_t>(*gaps));
   std::int64_t after = -1;  // adjacent gaps would be one
-  for (std::int64_t i = 0; i < *holes; ++i) {
+  for (std::int64_t i = 0; i < *gaps; ++i) {
     const std::int64_t begin = reader_.I64(), end = reader_.I64();
     if (begin <= after || end <= begin || end > length)
       return Damaged("gap ", begin, "..", end, "; expected a range in ", after + 1, "..", length);
-    table.holes.push_back({begin, end});
+    table.gaps.push_back({begin, end});
     after = end;
   }
   return Status();
@@ -228,13 +228,13 @@ Status Decoder::ReadPages(std::size_t head, std::int64_t length, SnapshotTable& 
   const std::int64_t count = info.PagesFor(length), page_size = info.layout.page_size;
   if (count > reader_.left() / 8)
     return Damaged("a table of ", count, " pages; only ", reader_.left(), " bytes follow");
-  std::size_t hole = 0;
+  std::size_t gap = 0;
   for (std::int64_t p = 0; p < count; ++p) {
     const std::int64_t page = reader_.I64(), score = info.scored() ? reader_.I64() : 0;
     const std::int64_t first = p * page_size, last = std::min(length, first + page_size);
-    while (hole < table.holes.size() && table.holes[hole].end <= first) ++hole;
-    const bool empty = hole < table.holes.size() && table.holes[hole].begin <= first &&
-                       table.holes[hole].end >= last;
+    while (gap < table.gaps.size() && table.gaps[gap].end <= first) ++gap;
+    const bool empty =
+        gap < table.gaps.size() && table.gaps[gap].begin <= first && table.gaps[gap].end >= last;
     if (page < -1 || page >= snapshot_.head_pages[head] || (page < 0) != empty)
       return Damaged("page ", p, " of a table = ", page, "; expected ",
                      empty ? "-1, since it lies in gaps" : "the number of a stored page below ",
@@ -255,7 +255,7 @@ Status Decoder::ReadPages(std::size_t head, std::int64_t length, SnapshotTable& 
 
 Status Decoder::ReadTable(std::size_t head, std::int64_t length, SnapshotTable& table) {
   if (heads_[head].off()) length = 0;
-  if (Status status = ReadHoles(length, table); !status.ok()) return status;
+  if (Status status = ReadGaps(length, table); !status.ok()) return status;
   return ReadPages(head, length, table);
 }
 
@@ -309,10 +309,10 @@ Status Decoder::ReadAll(const std::string& fingerprint) {
 }
 
 void EncodeTable(ByteWriter& writer, const SnapshotTable& table) {
-  writer.Size(table.holes.size());
-  for (const kernels::KvSpan& hole : table.holes) {
-    writer.I64(hole.begin);
-    writer.I64(hole.end);
+  writer.Size(table.gaps.size());
+  for (const kernels::KvSpan& gap : table.gaps) {
+    writer.I64(gap.begin);
+    writer.I64(gap.end);
   }
   for (std::size_t p = 0; p < table.pages.size(); ++p) {
     writer.I64(table.pages[p]);

@@ -30,7 +30,7 @@
 namespace manyhead {
 
 struct SnapshotTable {
-  std::vector<kernels::KvSpan> holes;
+  std::vector<kernels::KvSpan> gaps;
   std::vector<std::int64_t> pages;
   std::vector<std::int64_t> scores;
 };

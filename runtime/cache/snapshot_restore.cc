@@ -28,12 +28,12 @@ class NewPages {
   NewPages& operator=(const NewPages&) = delete;
   ~NewPages() {
     for (std::size_t head = 0; head < pages_.size(); ++head)
-      for (const Entry& entry : pages_[head]) store_.Give(head, entry.page);
-    store_.Trim();
+      for (const Entry& entry : pages_[head]) store_.Release(head, entry.page);
+    store_.ReturnToOs();
   }
 
-  std::byte* Take(std::size_t head) noexcept {
-    return pages_[head].emplace_back(Entry{store_.Take(head)}).page;
+  std::byte* Allocate(std::size_t head) noexcept {
+    return pages_[head].emplace_back(Entry{store_.Allocate(head)}).page;
   }
   /// Returns page `index` of a head for one more table.
   std::byte* Use(std::size_t head, std::int64_t index) noexcept {
@@ -61,7 +61,7 @@ std::int64_t TableBytesOf(const CacheHeads& heads, const Snapshot& snapshot) noe
     for (std::size_t head = 0; head < heads.size(); ++head)
       bytes +=
           heads[head].NewTableBytes(static_cast<std::int64_t>(sequence.heads[head].pages.size()),
-                                    static_cast<std::int64_t>(sequence.heads[head].holes.size()));
+                                    static_cast<std::int64_t>(sequence.heads[head].gaps.size()));
   }
   return bytes;
 }
@@ -76,9 +76,9 @@ KvSequence MakeSequence(const CacheHeads& heads, const SnapshotSequence& from) {
     const SnapshotTable& saved = from.heads[head];
     HeadTable& table = sequence.heads[head];
     table = MakeHeadTable(heads[head], static_cast<std::int64_t>(saved.pages.size()),
-                          static_cast<std::int64_t>(saved.holes.size()));
+                          static_cast<std::int64_t>(saved.gaps.size()));
     for (const std::int64_t score : saved.scores) table.scores.Push(score);
-    for (const kernels::KvSpan& hole : saved.holes) table.holes.Push(hole);
+    for (const kernels::KvSpan& gap : saved.gaps) table.gaps.Push(gap);
     for (std::size_t p = 0; p < saved.pages.size(); ++p) table.pages.Push(nullptr);
   }
   return sequence;
@@ -181,7 +181,7 @@ Result<KvRestored> RestoreSequences(PageStore& pages, SequenceStore& sequences,
 
   for (std::size_t head = 0; head < heads.size(); ++head)
     for (std::int64_t i = 0; i < snapshot.head_pages[head]; ++i)
-      if (Status status = reader.Read(head, new_pages.Take(head)); !status.ok()) return status;
+      if (Status status = reader.Read(head, new_pages.Allocate(head)); !status.ok()) return status;
   if (Status status = file->CheckUnchanged(); !status.ok()) return status;
 
   const std::int64_t slot_bytes = slots.bytes();

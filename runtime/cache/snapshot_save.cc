@@ -67,7 +67,7 @@ Snapshot Describe(const CacheHeads& heads, Sequences sequences,
     saved.heads.resize(heads.size());
     for (std::size_t head = 0; head < heads.size(); ++head) {
       const HeadTable& table = sequence.heads[head];
-      saved.heads[head].holes.assign(table.holes.begin(), table.holes.end());
+      saved.heads[head].gaps.assign(table.gaps.begin(), table.gaps.end());
       saved.heads[head].scores.assign(table.scores.begin(), table.scores.end());
       saved.heads[head].pages.resize(static_cast<std::size_t>(table.pages.size()), -1);
     }

@@ -16,8 +16,8 @@ kernels::KvHeadView HeadViewOf(const CacheHeads& heads, const KvSequence& sequen
   view.layout = &head.layout;
   view.pages = table.pages.data();
   view.length = sequence.length;
-  view.holes = table.holes.data();
-  view.num_holes = table.holes.size();
+  view.gaps = table.gaps.data();
+  view.num_gaps = table.gaps.size();
   view.sink = head.sink;
   view.recent = head.recent;
   view.scores = table.scores.data();
@@ -28,7 +28,7 @@ bool HoldsToken(const CacheHeads& heads, const KvSequence& sequence, std::int64_
                 std::int64_t index, std::int64_t position) noexcept {
   const std::size_t head = heads.IndexOf(layer, index);
   return !heads[head].off() && position < sequence.length &&
-         sequence.heads[head].HoleAt(position) == nullptr;
+         sequence.heads[head].GapAt(position) == nullptr;
 }
 
 void TokenWriter::StoreItem(const KvRows& tokens, std::int64_t item,

@@ -46,11 +46,11 @@ std::int64_t PagesAfterStep(const KvHead& head, std::int64_t length, std::int64_
 
 /// Returns the number of gaps that the head's table has room for after `tokens` and a last
 /// eviction.
-std::int64_t HoleRoom(const KvHead& head, std::int64_t tokens, std::int64_t most_pages) noexcept {
+std::int64_t GapRoom(const KvHead& head, std::int64_t tokens, std::int64_t most_pages) noexcept {
   if (!HeldAfterEviction(head, tokens).evicted) return 0;
   // A window has one gap, which is extended by one that adjoins it. A budget may keep every other
   // page, and evict as many at once.
-  return KvHead::RoomForHoles(head.scored() ? 2 * std::min(most_pages, head.PagesFor(tokens)) : 2);
+  return KvHead::RoomForGaps(head.scored() ? 2 * std::min(most_pages, head.PagesFor(tokens)) : 2);
 }
 
 /// Heads that hold the same pages at any time, with their common values.
@@ -147,7 +147,7 @@ Result<KvPlan> PlanKv(const KvCacheParams& params, std::int64_t sequences, std::
   AddHeads(*resolved, sequences, classes, index, plan, math);
   for (const HeadClass& one : classes) {
     const std::int64_t table = one.head.TableBytes(one.head.RoomForPages(one.head.PagesFor(tokens)),
-                                                   HoleRoom(one.head, tokens, one.most_pages));
+                                                   GapRoom(one.head, tokens, one.most_pages));
     math.Add(plan.table_bytes, math.Product({sequences, one.count, table}));
   }
   const auto num_heads = static_cast<std::int64_t>(index.size());

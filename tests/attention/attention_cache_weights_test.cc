@@ -152,7 +152,7 @@ bool PolicyShows(const KvPolicy& policy, std::int64_t i, std::int64_t s) {
   return policy.kind != KvPolicyKind::kOff;
 }
 
-// Heads of one layer that keep different tokens, in steps between which they evict, and a hole.
+// Heads of one layer that keep different tokens, in steps between which they evict, and a gap.
 TEST_P(AttentionCacheWeights, HeadsWithPolicies) {
   AttentionCase shape{8, 4, 10, 10, 1, 300};
   shape.scale = 0.5;

@@ -23,12 +23,12 @@ std::int64_t ModelHead::HeldIn(std::int64_t begin, std::int64_t end) const {
   return held;
 }
 
-std::int64_t ModelHead::Holes() const {
-  std::int64_t holes = 0;
+std::int64_t ModelHead::Gaps() const {
+  std::int64_t gaps = 0;
   for (std::size_t s = 0; s < tokens.size(); ++s)
-    holes +=
+    gaps +=
         !Held(static_cast<std::int64_t>(s)) && (s == 0 || Held(static_cast<std::int64_t>(s) - 1));
-  return holes;
+  return gaps;
 }
 
 KvModel::KvModel(KvCache cache, unsigned seed, Caller caller)
@@ -138,8 +138,8 @@ void KvModel::Create() {
 ModelSequence KvModel::Fitted(ModelSequence from) const {
   for (std::size_t i = 0; i < heads_.size(); ++i) {
     ModelHead& head = from.heads[i];
-    head.pages_room = head.holes_room = 0;
-    GrowRooms(heads_[i], head, static_cast<std::int64_t>(head.pages.size()), head.Holes());
+    head.pages_room = head.gaps_room = 0;
+    GrowRooms(heads_[i], head, static_cast<std::int64_t>(head.pages.size()), head.Gaps());
   }
   return from;
 }
@@ -157,7 +157,7 @@ void KvModel::Fork() {
 /// Whether anything went.
 bool KvModel::EvictHead(const HeadInfo& info, ModelHead& head, std::int64_t length) {
   const KvPolicy& policy = info.params.policy;
-  const std::int64_t N = info.page_size, holes = head.Holes();
+  const std::int64_t N = info.page_size, gaps = head.Gaps();
   const auto evict = [&](std::int64_t p) {
     for (std::int64_t s = p * N; s < (p + 1) * N; ++s)
       if (head.Held(s)) head.tokens[s].state = State::kEvicted;
@@ -170,7 +170,7 @@ bool KvModel::EvictHead(const HeadInfo& info, ModelHead& head, std::int64_t leng
     if (first * N < length) first = std::max(first, gone / N);
     const std::int64_t last = (length - policy.recent - policy.margin + 1) / N;
     for (std::int64_t p = first; p < last; ++p) evict(p);
-    GrowRooms(info, head, 0, first < last ? holes + 1 : 0);
+    GrowRooms(info, head, 0, first < last ? gaps + 1 : 0);
     return first < last;
   }
   if (!info.scored()) return false;
@@ -183,7 +183,7 @@ bool KvModel::EvictHead(const HeadInfo& info, ModelHead& head, std::int64_t leng
     evict(least);
     ++evicted;
   }
-  GrowRooms(info, head, 0, evicted > 0 ? holes + evicted : 0);
+  GrowRooms(info, head, 0, evicted > 0 ? gaps + evicted : 0);
   return evicted > 0;
 }
 
@@ -261,8 +261,8 @@ void KvModel::Evict() {
   CheckSample(id);
 }
 
-void KvModel::GiveEmpty(const HeadInfo& info, ModelHead& head, std::int64_t first,
-                        std::int64_t last) {
+void KvModel::ReleaseEmpty(const HeadInfo& info, ModelHead& head, std::int64_t first,
+                           std::int64_t last) {
   const auto length = static_cast<std::int64_t>(head.tokens.size());
   for (std::int64_t p = first; p < last; ++p)
     if (head.HeldIn(p * info.page_size, std::min(length, (p + 1) * info.page_size)) == 0)
@@ -316,7 +316,7 @@ void KvModel::Truncate() {
     head.pages.resize(heads_[i].PagesFor(length));
     head.scores.resize(head.pages.size());
     const auto last = static_cast<std::int64_t>(head.pages.size());
-    GiveEmpty(heads_[i], head, std::max<std::int64_t>(0, last - 1), last);
+    ReleaseEmpty(heads_[i], head, std::max<std::int64_t>(0, last - 1), last);
   }
   sequence.length = length;
   sequence.first_query = std::min(sequence.first_query, length);
@@ -334,9 +334,9 @@ void KvModel::Drop() {
   for (std::size_t i = 0; i < heads_.size() && begin < end; ++i) {
     if (heads_[i].off()) continue;
     ModelHead& head = sequence.heads[i];
-    GrowRooms(heads_[i], head, 0, head.Holes() + 1);
+    GrowRooms(heads_[i], head, 0, head.Gaps() + 1);
     for (std::int64_t s = begin; s < end; ++s) head.tokens[s].state = State::kDropped;
-    GiveEmpty(heads_[i], head, begin / heads_[i].page_size, heads_[i].PagesFor(end));
+    ReleaseEmpty(heads_[i], head, begin / heads_[i].page_size, heads_[i].PagesFor(end));
   }
   Settle(std::move(next), status);
   CheckSample(id);
@@ -345,14 +345,14 @@ void KvModel::Drop() {
 void KvModel::CopyHead(const ModelState& state, const HeadInfo& info, const ModelHead& from,
                        ModelHead& head, std::int64_t begin, std::int64_t end, std::size_t index) {
   const std::int64_t N = info.page_size;
-  std::int64_t holes = head.Holes() + 1;
+  std::int64_t gaps = head.Gaps() + 1;
   for (std::int64_t s = 0; s < static_cast<std::int64_t>(from.tokens.size());) {
     const std::int64_t first = s;
     while (s < static_cast<std::int64_t>(from.tokens.size()) && !from.Held(s)) ++s;
-    holes += s > first && first < end && s > begin;
+    gaps += s > first && first < end && s > begin;
     if (s == first) ++s;
   }
-  GrowRooms(info, head, info.PagesFor(end), holes);
+  GrowRooms(info, head, info.PagesFor(end), gaps);
   const auto had = static_cast<std::int64_t>(head.pages.size());
   head.pages.resize(info.PagesFor(end), -1);
   head.scores.resize(head.pages.size(), 0);
@@ -391,8 +391,8 @@ void KvModel::Copy() {
     const bool fits = Fits(next);  // the lists and pages are there before empty pages go
     for (std::size_t i = 0; fits && i < heads_.size(); ++i)
       if (!heads_[i].off())
-        GiveEmpty(heads_[i], sequence.heads[i], length / heads_[i].page_size,
-                  heads_[i].PagesFor(end));
+        ReleaseEmpty(heads_[i], sequence.heads[i], length / heads_[i].page_size,
+                     heads_[i].PagesFor(end));
   }
   Settle(std::move(next), status);
   CheckSample(id);

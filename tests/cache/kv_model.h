@@ -24,11 +24,11 @@ struct ModelHead {
   std::vector<ModelToken> tokens;
   std::vector<int> pages;  ///< numbers, equal where pages are shared; -1: none
   std::vector<std::int64_t> scores;
-  std::int64_t pages_room = 0, holes_room = 0;
+  std::int64_t pages_room = 0, gaps_room = 0;
 
   bool Held(std::int64_t s) const { return tokens[s].state == ModelToken::State::kHeld; }
   std::int64_t HeldIn(std::int64_t begin, std::int64_t end) const;
-  std::int64_t Holes() const;
+  std::int64_t Gaps() const;
 };
 
 struct ModelSequence {
@@ -98,10 +98,10 @@ class KvModel {
   bool EvictHead(const HeadInfo& info, ModelHead& head, std::int64_t length);
   void CopyHead(const ModelState& state, const HeadInfo& info, const ModelHead& from,
                 ModelHead& head, std::int64_t begin, std::int64_t end, std::size_t index);
-  void GiveEmpty(const HeadInfo& info, ModelHead& head, std::int64_t first, std::int64_t last);
+  void ReleaseEmpty(const HeadInfo& info, ModelHead& head, std::int64_t first, std::int64_t last);
   bool IsShared(const ModelState& state, std::size_t index, int page) const;
   void GrowRooms(const HeadInfo& info, ModelHead& head, std::int64_t pages,
-                 std::int64_t holes) const;
+                 std::int64_t gaps) const;
   ModelSequence Empty() const;
   /// `from` with the room its tables get in a new sequence.
   ModelSequence Fitted(ModelSequence from) const;

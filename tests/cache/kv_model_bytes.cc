@@ -17,10 +17,10 @@ std::int64_t PowerOfTwo(std::int64_t least) {
 }  // namespace
 
 void KvModel::GrowRooms(const HeadInfo& info, ModelHead& head, std::int64_t pages,
-                        std::int64_t holes) const {
+                        std::int64_t gaps) const {
   if (info.off()) return;
   head.pages_room = std::max(head.pages_room, PowerOfTwo(std::max<std::int64_t>(64, pages)));
-  if (holes > head.holes_room) head.holes_room = PowerOfTwo(std::max<std::int64_t>(4, holes));
+  if (gaps > head.gaps_room) head.gaps_room = PowerOfTwo(std::max<std::int64_t>(4, gaps));
 }
 
 std::vector<std::int64_t> KvModel::PagesOf(const ModelState& state) const {
@@ -46,7 +46,7 @@ std::int64_t KvModel::SequenceTableBytes(const ModelSequence& sequence) const {
   std::int64_t bytes = manyhead::SequenceTableBytes(static_cast<std::int64_t>(heads_.size()));
   for (std::size_t i = 0; i < heads_.size(); ++i)
     bytes += sequence.heads[i].pages_room * (heads_[i].scored() ? 16 : 8) +
-             sequence.heads[i].holes_room * 16;
+             sequence.heads[i].gaps_room * 16;
   return bytes;
 }
 

@@ -201,7 +201,7 @@ TEST_F(KvSnapshotDamage, ContradictionsAreRefused) {
     SCOPED_TRACE(::testing::Message() << one.offset << " = " << one.value);
     EXPECT_THAT(Refused(Signed(With(one.offset, one.value))).message(), HasSubstr(one.message));
   }
-  // A hole that is the whole of a page which is there all the same.
+  // A gap that is the whole of a page which is there all the same.
   std::string bytes = With<std::int64_t>(196, 0);
   const std::int64_t end = 16;
   std::memcpy(bytes.data() + 204, &end, sizeof end);

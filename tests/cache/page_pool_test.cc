@@ -35,23 +35,23 @@ void Prepare(PagePool& pool, std::size_t arena, std::int64_t count) {
 
 std::byte* TakeFilled(PagePool& pool, std::size_t arena, std::int64_t bytes) {
   Prepare(pool, arena, 1);
-  std::byte* page = pool.Take(arena);
+  std::byte* page = pool.Allocate(arena);
   Fill(page, bytes);
   return page;
 }
 
-TEST(PagePool, BulkRequestIsContiguousAndHolesAreFilledFirst) {
+TEST(PagePool, BulkRequestIsContiguousAndGapsAreFilledFirst) {
   PagePool pool = *PagePool::Create(1 << 20, {64});
   Prepare(pool, 0, 200);
   std::vector<std::byte*> pages;
-  for (int i = 0; i < 200; ++i) pages.push_back(pool.Take(0));
+  for (int i = 0; i < 200; ++i) pages.push_back(pool.Allocate(0));
   for (int i = 0; i < 200; ++i) EXPECT_EQ(pages[i], pages[0] + 64 * i);
   EXPECT_EQ(pool.used_bytes(), 200 * 64);
-  for (int i : {70, 3, 150}) pool.Give(0, pages[i]);
-  pool.Trim();
+  for (int i : {70, 3, 150}) pool.Release(0, pages[i]);
+  pool.ReturnToOs();
   Prepare(pool, 0, 4);
-  for (int i : {3, 70, 150}) EXPECT_EQ(pool.Take(0), pages[i]);
-  EXPECT_EQ(pool.Take(0), pages[0] + 64 * 200);
+  for (int i : {3, 70, 150}) EXPECT_EQ(pool.Allocate(0), pages[i]);
+  EXPECT_EQ(pool.Allocate(0), pages[0] + 64 * 200);
 }
 
 TEST(PagePool, BytesFreedByOneSizeServeAnother) {
@@ -60,9 +60,9 @@ TEST(PagePool, BytesFreedByOneSizeServeAnother) {
   std::vector<std::byte*> small;
   while (pool.free_bytes() >= kSmall) small.push_back(TakeFilled(pool, 0, kSmall));
   EXPECT_EQ(static_cast<std::int64_t>(small.size()), kCapacity / kSmall);
-  // Every second one stays: the worst holes for a larger size.
-  for (std::size_t i = 0; i < small.size(); i += 2) pool.Give(0, small[i]);
-  pool.Trim();
+  // Every second one stays: the worst gaps for a larger size.
+  for (std::size_t i = 0; i < small.size(); i += 2) pool.Release(0, small[i]);
+  pool.ReturnToOs();
   std::int64_t large = 0;
   for (; pool.free_bytes() >= kLarge; ++large) TakeFilled(pool, 1, kLarge);
   EXPECT_EQ(large, 32);
@@ -77,9 +77,10 @@ TEST(PagePool, MemoryComesWithTheFirstWriteAndGoesWithTrim) {
   for (int i = 0; i < 10; ++i) pages.push_back(TakeFilled(pool, 0, bytes));
   EXPECT_TRUE(IsResident(pages[9] + bytes - 1));
   EXPECT_FALSE(IsResident(pages[9] + bytes));
-  for (int i : {2, 3, 4, 9}) pool.Give(0, pages[i]);
-  EXPECT_TRUE(IsResident(pages[3])) << "a page may be taken again before Trim without a fault";
-  pool.Trim();
+  for (int i : {2, 3, 4, 9}) pool.Release(0, pages[i]);
+  EXPECT_TRUE(IsResident(pages[3]))
+      << "a page may be taken again before ReturnToOs without a fault";
+  pool.ReturnToOs();
   for (int i = 0; i < 10; ++i) {
     const bool freed = (i >= 2 && i <= 4) || i == 9;
     for (std::int64_t at = 0; at < bytes; at += os_page)
@@ -92,10 +93,10 @@ TEST(PagePool, PagesTakenAgainBeforeTrimKeepTheirMemory) {
   PagePool pool = *PagePool::Create(100 * bytes, {bytes});
   std::byte* first = TakeFilled(pool, 0, bytes);
   std::byte* second = TakeFilled(pool, 0, bytes);
-  pool.Give(0, second);
-  pool.Give(0, first);
+  pool.Release(0, second);
+  pool.Release(0, first);
   EXPECT_EQ(TakeFilled(pool, 0, bytes), first);
-  pool.Trim();
+  pool.ReturnToOs();
   EXPECT_EQ(first[0], std::byte{1});
   EXPECT_TRUE(IsResident(first));
   EXPECT_FALSE(IsResident(second));
@@ -112,10 +113,10 @@ TEST(PagePool, SmallPagesGiveMemoryBackTogether) {
         if (pool.free_bytes() >= bytes) used.push_back(TakeFilled(pool, 0, bytes));
       std::shuffle(used.begin(), used.end(), random);
       for (std::uint64_t n = random() % 22; n > 0 && !used.empty(); --n) {
-        pool.Give(0, used.back());
+        pool.Release(0, used.back());
         used.pop_back();
       }
-      pool.Trim();
+      pool.ReturnToOs();
       for (const std::byte* page : used)
         for (std::int64_t at : {std::int64_t{0}, bytes / 2, bytes - 1})
           ASSERT_EQ(page[at], std::byte{1}) << bytes << " bytes, step " << step;
@@ -123,9 +124,9 @@ TEST(PagePool, SmallPagesGiveMemoryBackTogether) {
     std::byte* lowest = nullptr;
     for (std::byte* page : used) {
       lowest = lowest == nullptr ? page : std::min(lowest, page);
-      pool.Give(0, page);
+      pool.Release(0, page);
     }
-    pool.Trim();
+    pool.ReturnToOs();
     EXPECT_EQ(pool.used_bytes(), 0);
     if (lowest != nullptr) {
       EXPECT_FALSE(IsResident(lowest));
