@@ -91,7 +91,7 @@ TEST_P(AttentionBits, PagesOfAnySizeEqualTensors) {
   }
 }
 
-// Halves take one way in a decode step and another in a prefill.
+// fp16 numbers use one kernel in a decode step and another in a prefill.
 TEST_P(AttentionBits, NarrowTypesDecodeAsTheyPrefill) {
   for (const KvType type : {KvType::kF16, KvType::kBf16}) {
     const AttentionCase shape{4, 2, 18, 30, 90, 90, 0.3, true, 0};
