@@ -245,8 +245,9 @@ void AddKvPolicy(App app, SessionFlags* flags) {
              Reject("--kv-policy", text, "a file of policies (" + file.status().message() + ")");
            flags->kv_policy = *file;
          },
-         "What each KV head keeps, and how: full, window(N), sink(N)+recent(N), "
-         "budget(N)[+sink(N)][+recent(N)] or off for all heads, or JSON, or a file of either")
+         "What each KV head keeps, and how: full, window(N)[+margin(R)], "
+         "sink(N)+recent(N)[+margin(R)], budget(N)[+sink(N)][+recent(N)] or off for all heads, or "
+         "JSON, or a file of either")
       .Type("POLICY|JSON|FILE");
   AddInt(app, "--kv-budget", &flags->kv_budget_bytes, {0},
          "Most bytes of the KV cache with its tables and attention's scratch; 0 = what the context "

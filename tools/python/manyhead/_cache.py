@@ -76,7 +76,8 @@ class KvCache:
         heads: what each KV head keeps, and how, where that differs: a policy for all heads such as
             "sink(4)+recent(256)", or ``{"heads": [{"layers": [0, "2-5"], "kv_heads": [1], "k_type":
             "int8", "v_type": "int4", "policy": "window(512)"}, ...]}``, as JSON or as a dict. Policies
-            are full, window(N), sink(M)+recent(N), budget(N)[+sink(M)][+recent(M)] and off.
+            are full, window(N)[+margin(R)], sink(M)+recent(N)[+margin(R)], budget(N)[+sink(M)][+recent(M)]
+            and off.
         page_size: tokens of a page, a multiple of 16; 0 selects the library's default.
         isa: as in ``manyhead.attention``.
 
