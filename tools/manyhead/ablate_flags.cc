@@ -48,7 +48,7 @@ void AddAblationMeans(App app, AblationFlags* flags) {
 
 void AddAblation(App app, AblationFlags* flags) {
   app.AddOption("--ablate", &flags->edits,
-                "Change what heads give: LAYER.HEAD[=EDIT],..., or JSON, or a file of either; see "
+                "Edit head outputs: LAYER.HEAD[=EDIT],..., or JSON, or a file of either; see "
                 "below")
       .Type("EDITS|JSON|FILE");
   AddAblationMeans(app, flags);

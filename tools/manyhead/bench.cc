@@ -223,9 +223,10 @@ Command AddBench(App parent) {
   AddKvTypeAndMath(app, &flags->session);
   AddKvPolicy(app, &flags->session);
   AddChoice(app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
-  app.AddFlag("--profile", &flags->profile, "Where the time of a step goes; no prompt unless -p");
+  app.AddFlag("--profile", &flags->profile,
+              "Show the time of each part of a step; no prompt unless -p");
   app.AddFlag("--profile-heads", &flags->profile_heads,
-              "Profile every head meanwhile, as `heads profile` does, for what that costs");
+              "Also profile every head, as `heads profile` does, to show what that costs");
   app.RequireSubcommands(0, 1);
   app.Footer(
       "One row per prompt length and per number of decoded tokens, at each depth. A run that is "

@@ -192,7 +192,7 @@ Command AddCalibrate(App parent) {
          "Tokens the budget is for, and of the text that are used, at least 256; 0 = the text's, "
          "up to the model's and 8192");
   AddChoiceList(app, "--types", &flags->types, {"f32", "f16", "bf16", "int8", "int4"},
-                "What keys and values may be stored as");
+                "Types that keys and values may have");
   flags->types = {"f32", "f16", "bf16", "int8", "int4"};
   app.Find("--types").Default("f32,f16,bf16,int8,int4");
   app.AddFlag("--no-evict", &flags->no_evict,
@@ -206,11 +206,11 @@ Command AddCalibrate(App parent) {
       app, "--weights", &flags->session.weights, {"packed", "mapped"},
       "packed: low-bit weights copied side by side at the start; mapped: as the file has them");
   AddChoice(app, "-o,--output", &flags->format, {"text", "json", "policy"},
-            "How to print; policy: only what --kv-policy reads");
+            "Output format; policy: only the text that --kv-policy reads");
   app.Footer(
       "Every third run of 64 tokens is held out: it takes no part in the choice, so that its rise\n"
       "in loss is what other text may expect. At most 6 * context + KV heads * probe tokens are\n"
-      "evaluated. Ctrl-C ends the search with the best that is known.\n"
+      "evaluated. Ctrl-C ends the search with the best result so far.\n"
       "Examples:\n"
       "  manyhead calibrate -m gemma3-270m -f book.txt --budget 40% -s policy.json\n"
       "  manyhead generate -m gemma3-270m -p 'The sky is' --kv-policy policy.json\n"

@@ -272,11 +272,10 @@ void AddPrompt(App app, Flags* flags) {
 }
 
 void AddSessionFiles(App app, Flags* flags) {
-  app.AddOption("--save-session", &flags->save_session,
-                "At the end, write all that is held to FILE")
+  app.AddOption("--save-session", &flags->save_session, "Save the session to FILE at the end")
       .Type("FILE");
   const Option load = app.AddOption("--load-session", &flags->load_session,
-                                    "Go on with what FILE holds; a prompt is appended to it")
+                                    "Restore the session from FILE; a prompt is appended to it")
                           .Type("FILE");
   app.AddFlag("--convert-session", &flags->convert_session,
               "Load keys and values of other types than --kv-type")

@@ -133,7 +133,7 @@ Command AddHeadsAblate(App heads) {
   AddModel(app, &flags->model);
   AddText(app, &flags->text);
   app.AddOption("edits", &flags->ablation.edits,
-                "The heads and what becomes of them, all at once; see below")
+                "The heads and their edits, all applied at once; see below")
       .Type("EDITS|JSON|FILE");
   app.AddFlag("--each", &flags->each,
               "Switch off one head at a time: those that EDITS name, or all");

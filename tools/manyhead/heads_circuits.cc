@@ -274,9 +274,9 @@ Command AddHeadsCircuits(App heads) {
   const App app = heads.AddSubcommand("circuits", "What heads read and write, and pass on");
   AddModel(app, &flags->model);
   AddText(app, &flags->text);
-  const Option layer =
-      AddInt(app, "--layer", &flags->layer, {0}, "One layer, and what each head before gives it")
-          .Default("");
+  const Option layer = AddInt(app, "--layer", &flags->layer, {0},
+                              "One layer, and how its heads compose with each earlier head")
+                           .Default("");
   AddInt(app, "--head", &flags->head, {0}, "One head of it").Default("").Needs(layer);
   AddInt(app, "--seed", &flags->seed, {0}, "Seed of the random tokens");
   AddThreads(app, &flags->session.threads);

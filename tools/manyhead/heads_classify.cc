@@ -212,7 +212,7 @@ Command AddHeadsClassify(App heads) {
       .Type("FILE");
   AddInt(app, "--seed", &flags->seed, {0}, "Seed of the random tokens");
   app.AddOption("--policy", &flags->policy,
-                "Write what each KV head needs to keep to FILE, which --kv-policy reads")
+                "Write the policy that each KV head needs to FILE, which --kv-policy reads")
       .Type("FILE");
   app.AddOption("--probes", &flags->probes,
                 "Write the token ids that scores were measured on to FILE, as JSON")

@@ -181,11 +181,11 @@ Command AddHeadsProfile(App heads) {
   const App app = heads.AddSubcommand("profile", "What each head costs and where it looks");
   AddModel(app, &flags->model);
   AddText(app, &flags->text);
-  AddInt(app, "--every", &flags->every, {1}, "Look at the weights of every n-th token");
+  AddInt(app, "--every", &flags->every, {1}, "Measure the weights of every n-th token");
   AddInt(app, "--sink-tokens", &flags->sink_tokens, {0}, "First tokens that count as sink");
   AddInt(app, "--recent", &flags->recent, {1}, "Last tokens that count as recent");
   AddInt(app, "-n,--n-gen", &flags->gen, {0, 1 << 24},
-         "Profile so many tokens that are decoded after the text; 0 = the text itself");
+         "Profile this many tokens, decoded after the text; 0 = the text itself");
   AddThreads(app, &flags->session.threads);
   AddContext(app, &flags->session);
   AddKvTypeAndMath(app, &flags->session);

@@ -232,7 +232,7 @@ Command AddHeadsPrune(App heads) {
   AddChoice(app, "--math", &flags->session.math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
   AddChoice(app, "-o,--output", &flags->format, {"table", "json", "policy"},
-            "How to print; policy: only what --kv-policy reads");
+            "Output format; policy: only the text that --kv-policy reads");
   app.Footer(
       "Every third run of 64 tokens is held out: it takes no part in the choice, so that its rise\n"
       "in loss is what other text may expect. Every layer keeps a KV head. Bytes and speed are\n"

@@ -110,10 +110,11 @@ int Run(const Flags& flags) {
 
 void AddAscii(App app, Flags* flags) {
   app.AddFlag("--ascii", &flags->ascii, "A text instead, printed unless -o names a file");
-  app.AddOption("--metric", &flags->metric, "With --ascii: what the grid shows")
+  app.AddOption("--metric", &flags->metric, "With --ascii: the metric that the grid shows")
       .Type("KEY")
       .ShowDefault();
-  app.AddOption("--head", &flags->head, "With --ascii: whose weights, as LAYER.HEAD")
+  app.AddOption("--head", &flags->head,
+                "With --ascii: the head whose weights are shown, as LAYER.HEAD")
       .Type("L.H")
       .ShowDefault()
       .Check([](const std::string& text) {
@@ -130,16 +131,17 @@ Command AddHeadsReport(App heads) {
   AddText(app, &flags->text);
   app.AddOption("-o,--output", &flags->output, "The page to write").Type("FILE");
   AddAscii(app, flags.get());
-  const Option classes =
-      app.AddOption("--classes", &flags->classes, "What `heads classify -o json` wrote")
-          .Type("FILE");
+  const Option classes = app.AddOption("--classes", &flags->classes,
+                                       "File with the output of `heads classify -o json`")
+                             .Type("FILE");
   app.AddFlag("--classify", &flags->classify, "Classify the heads now").Excludes(classes);
-  app.AddOption("--effects", &flags->effects, "What `heads ablate --each -o json` wrote")
+  app.AddOption("--effects", &flags->effects,
+                "File with the output of `heads ablate --each -o json`")
       .Type("FILE");
   AddInt(app, "--tokens", &flags->tokens, {1, 512},
          "Tokens whose weights are shown; fewer where the page would exceed about 8 MiB");
   AddInt(app, "--every", &flags->profile.every, {1},
-         "Look at the weights of every n-th token for the numbers");
+         "Measure the weights of every n-th token for the numbers");
   AddInt(app, "--sink-tokens", &flags->profile.sink_tokens, {0}, "First tokens that count as sink");
   AddInt(app, "--recent", &flags->profile.recent, {1}, "Last tokens that count as recent");
   AddThreads(app, &flags->session.threads);
@@ -147,7 +149,7 @@ Command AddHeadsReport(App heads) {
   AddKvTypeAndMath(app, &flags->session);
   AddKvPolicy(app, &flags->session);
   app.Footer(
-      "The page needs nothing beside itself: a grid of all heads by any number, the weights of one "
+      "The page loads no other file: a grid of all heads by any number, the weights of one "
       "or\n"
       "two heads over the text's first tokens, memory by head. FILE#3.5,4.2 opens with these "
       "heads.\n"

@@ -225,9 +225,9 @@ void AddShape(App app, Flags& flags) {
   AddSizeList(app, "--head-dim", &sweep.head_dims, {0, kMost}, "0 = d-model / heads");
   AddSizeList(app, "--layers", &sweep.layers, {1, kMost}, "Default: 1");
   AddSizeList(app, "--d-ff", &sweep.ffn_dims, {0, kMost},
-              "Width of the gated feed-forward block; 0, as by default, = none");
+              "Width of the gated feed-forward block; 0 (the default) = none");
   AddSizeList(app, "--vocab", &sweep.vocabs, {0, kMost},
-              "Rows of the embedding; 0, as by default, = none");
+              "Rows of the embedding; 0 (the default) = none");
   AddInt(app, "--window", &sweep.shape.window, {0, kMost}, "Tokens a query sees; 0 = all");
   AddInt(app, "--window-pattern", &sweep.shape.window_pattern, {0, 4096},
          "Every n-th layer sees all; 0 = all have the window");
@@ -317,20 +317,20 @@ Command AddMemory(App parent) {
       .Excludes("--model");
   AddShape(app, *flags);
   AddSizeList(app, "-c,--context", &flags->sweep.contexts, {0, kMost},
-              "Tokens held, all of them; 0 = the smaller of the model's and 8192");
+              "Tokens held, all of them; 0 = the smaller of the model's context and 8192");
   AddSizeList(app, "--batch", &flags->sweep.batches, {1, 1 << 20},
-              "Sequences of so many tokens in one cache");
+              "Sequences of this many tokens in one cache");
   AddKvTypes(app, &flags->sweep.kv_types);
   AddKvPolicy(app, &flags->session);
   app.Remove(app.Find("--kv-budget"));
   AddChoice(app, "--weights", &flags->session.weights, {"packed", "mapped"},
-            "Where low-bit weights are: copied side by side, or in the file's pages");
+            "Storage of low-bit weights: copied side by side, or in the file's pages");
   AddThreads(app, &flags->session.threads);
   AddInt(app, "--chunk", &flags->chunk, {1, kMost}, "Most tokens of one step of a prompt");
   app.AddFlag("--score", &flags->score, "Plan for perplexity, which holds logits of 32 tokens");
   app.AddFlag("--per-head", &flags->per_head, "Also by layer and head");
   app.AddFlag("--measure", &flags->measure,
-              "Also run each combination, in a process of its own: random weights, or those of -m");
+              "Also run each combination in a child process: random weights, or those of -m");
   AddInt(app, "-n,--n-gen", &flags->decode_tokens, {1, 1 << 20},
          "Last tokens of the context that --measure decodes one by one; at most all but the first");
   AddFigure(app, flags.get());

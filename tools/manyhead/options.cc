@@ -206,7 +206,7 @@ void AddThreads(App app, std::int64_t* threads) {
 
 void AddContext(App app, SessionFlags* flags) {
   AddInt(app, "-c,--context", &flags->context, {0},
-         "Most tokens held; 0 = the smaller of the model's and 8192");
+         "Largest number of tokens held; 0 = the smaller of the model's context and 8192");
 }
 
 void AddKvTypeAndMath(App app, SessionFlags* flags) {
