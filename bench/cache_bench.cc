@@ -118,7 +118,7 @@ void RegisterAll() {
                                      BM_Append, model, type, count)
             ->UseRealTime()
             ->Unit(benchmark::kMicrosecond);
-      if (type != KvType::kF16) continue;  // pages are taken and given back alike
+      if (type != KvType::kF16) continue;  // pages are allocated and released alike
       const auto add = [&](const char* name, auto function) {
         benchmark::RegisterBenchmark(FullName(name + suffix, 1).c_str(), function, model, type)
             ->UseRealTime()

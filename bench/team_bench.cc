@@ -62,7 +62,7 @@ double PerSecond(std::int64_t count, std::int64_t start) {
          static_cast<double>(std::max<std::int64_t>(1, Now() - start));
 }
 
-/// Barriers a second: as many as fit into a fifth of a second, in regions of 100.
+/// Counts barriers per second, over a fifth of a second, in regions of 100.
 double Barriers(int threads) {
   std::int64_t count = 0;
   const std::int64_t start = Now();

@@ -190,7 +190,7 @@ TEST_P(AttentionReports, WindowIncludesTheTokenItself) {
   }
 }
 
-// huggingface/transformers PR#33317: a product of halves that overflows half precision.
+// huggingface/transformers PR#33317: a product of fp16 numbers that overflows fp16.
 TEST_P(AttentionReports, ProductsBeyondTheRangeOfFp16) {
   for (const std::int64_t kv_len : {2, 3}) {
     const AttentionCase shape{1, 1, 128, 128, 1, kv_len, 1 / std::sqrt(128.0), true, 0};

@@ -259,7 +259,7 @@ class BothWays {
   AttentionTensors tensors_;
 };
 
-/// Eight runs of one plan that differ in where keys lie, in their number and in the bias.
+/// Eight runs of one plan with different positions and numbers of keys and different biases.
 class DifferentRuns {
  public:
   static constexpr int kWays = 8;

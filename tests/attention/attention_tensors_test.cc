@@ -50,7 +50,7 @@ TEST_P(AttentionOverTensors, EveryLayoutTypeAndPhase) {
   }
 }
 
-// Requests of their own lengths; what lies beyond holds NaN, and the tensors end with the memory.
+// Requests of different lengths; padding holds NaN, and the tensors end with the memory.
 TEST_P(AttentionOverTensors, LengthsOfTheirOwn) {
   for (const Layout layout : kLayouts) {
     for (const std::int64_t padding : {0, 1, 30}) {

@@ -9,7 +9,7 @@
 
 #include "manyhead/c_api.h"
 
-/// A program of its own: operator new fails on request, at each allocation of one thread in turn.
+/// A separate program: operator new fails on request, at each allocation of one thread in turn.
 
 namespace {
 thread_local std::int64_t t_allocations_left = -1;  // negative: never fails

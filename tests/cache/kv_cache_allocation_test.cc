@@ -10,7 +10,7 @@
 #include "tests/cache/cache_testing.h"
 #include "tests/cache/kv_model.h"
 
-/// A program of its own: operator new fails on request, at each allocation in turn.
+/// A separate program: operator new fails on request, at each allocation in turn.
 
 namespace {
 std::int64_t allocations_left = -1;  // negative: never fails

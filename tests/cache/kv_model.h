@@ -105,7 +105,7 @@ class KvModel {
   ModelSequence Empty() const;
   /// `from` with the room its tables get in a new sequence.
   ModelSequence Fitted(ModelSequence from) const;
-  /// Adds new sequences to `next`; ids that nobody gave stand for those of a refused call.
+  /// Adds new sequences to `next`; unknown ids replace those of a call that failed.
   void Add(ModelState& next, const std::vector<SequenceId>& ids,
            const std::vector<ModelSequence>& sequences);
   bool IsExact(const ModelSequence& sequence, std::int64_t length) const;

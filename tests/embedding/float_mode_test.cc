@@ -17,7 +17,7 @@ namespace {
 
 const std::string kPath = std::string(MANYHEAD_SOURCE_DIR) + "/tools/models/bundled.gguf";
 
-/// Exception flags are sticky: arithmetic sets them, whoever does it.
+/// Exception flags are sticky: all arithmetic of the thread sets them.
 constexpr unsigned kFlags = 0x3F;
 /// The default; flushing denormals; rounding toward zero; both.
 constexpr unsigned kModes[] = {0x1F80, 0x9FC0, 0x7F80, 0xFFC0};

@@ -55,7 +55,7 @@ template <class Body>
 int InChild(Body&& body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);  // rather than wait for ever
+    alarm(60);  // ends a test that would wait forever
     _exit(body());
   }
   int status = 0;

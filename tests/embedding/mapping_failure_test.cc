@@ -13,7 +13,7 @@
 #include "manyhead/manyhead.h"
 #include "tests/support/temp_dir.h"
 
-/// A program of its own: the operating system refuses one mapping, at each in turn.
+/// A separate program: the operating system refuses one mapping, each in turn.
 
 namespace {
 std::atomic<int> g_mappings_left = -1;  // before the one that fails; negative: none fails

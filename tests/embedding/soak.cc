@@ -60,7 +60,7 @@ Holdings Measure() {
   return held;
 }
 
-/// Texts of a model: prompts that share beginnings, sessions of different policies.
+/// Generates text: prompts with common prefixes, sessions of different policies.
 class Texts {
  public:
   explicit Texts(const std::string& path) : model_(Take(manyhead::Model::Load(path))) {

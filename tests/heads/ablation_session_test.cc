@@ -154,7 +154,7 @@ TEST_F(AblatedSession, GenerationsUseIt) {
   const std::vector<TokenId> plain = ids(session);
   for (const char* edits : {"1.k1,0.2=-1", "2.0=-3", "1.k1,0.2=-1"}) {
     Session fresh = Ablated(model_, Exact(), Parse(model_, edits));
-    // The prompt's beginning was kept under another ablation.
+    // The cached prefix was stored under another ablation.
     ASSERT_TRUE(session.SetAblation(Parse(model_, edits), HeldTokens::kDrop).ok());
     const std::vector<TokenId> ablated = ids(session);
     EXPECT_EQ(ablated, ids(fresh)) << edits;
@@ -164,7 +164,7 @@ TEST_F(AblatedSession, GenerationsUseIt) {
   EXPECT_EQ(ids(session), plain);
 }
 
-// Tokens that were kept through a change are no beginning of a prompt under the new ablation.
+// Tokens that were kept through a change are no prefix of a prompt under the new ablation.
 TEST_F(AblatedSession, KeptTokensAreNotReusedLater) {
   SessionOptions options = Exact();
   options.prefix_bytes = 1 << 20;

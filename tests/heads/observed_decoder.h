@@ -45,9 +45,9 @@ class ObservedDecoder {
   const std::vector<ObservedLayer>& last() const { return tap_.layers; }
 
   /// Softmax weights [position + 1] of a query of the last step, in double precision from its
-  /// query and the keys that the cache gives back, by window and policy.
+  /// query and the keys that the cache returns, by window and policy.
   std::vector<double> Weights(HeadId head, std::int64_t position) const;
-  /// The weighted sum of the values that the cache gives back.
+  /// Returns the weighted sum of the values that the cache returns.
   std::vector<double> Attended(HeadId head, const std::vector<double>& weights) const;
 
  private:

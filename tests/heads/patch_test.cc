@@ -134,7 +134,7 @@ TEST_F(Patched, OnlyItsPositionsAndLaterTokensChange) {
 TEST_F(Patched, AnEditOfThePatchedHeadGivesWay) {
   const std::vector<float> values(static_cast<std::size_t>(30 * width()), 0.25F);
   Ablation both = Only({1, 0}, 0, values);
-  both.edits = Parse(model_, "1.k0").edits;  // nobody reads the KV head, which is not stored
+  both.edits = Parse(model_, "1.k0").edits;  // no query reads the KV head, which is not stored
   Session session = Ablated(model_, Exact(), both);
   const std::map<HeadId, std::vector<float>> outputs = Outputs(session, SomeIds(40));
   const std::size_t patched = values.size();

@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(EveryIsa, Layer,
                                             ::testing::ValuesIn(kCases)),
                          CaseName);
 
-// Few rows go to the matvec, many to oneDNN: 8 and 9 lie on either side.
+// Few rows use the matvec, many oneDNN: the limit is between 8 and 9.
 TEST_P(Layer, MatchesTheDefinitionInDouble) {
   MANYHEAD_SKIP_UNLESS_CPU_RUNS(isa());
   for (const bool sequential : {false, true}) {

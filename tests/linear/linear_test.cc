@@ -172,7 +172,7 @@ TEST_P(LinearTest, ARowDoesNotDependOnTheOthersOfItsRole) {
 }
 
 /// One call for rows of both roles, some of which begin a sequence, gives each what a call for it
-/// alone gives; a beginning is never rounded to int8.
+/// alone gives; a first token is never rounded to int8.
 TEST_P(LinearTest, RowsOfAMixedCallAreThoseOfEachAlone) {
   Weight weight(type(), 37, Cols(5), 33);
   const WeightView view = ViewOf(weight);

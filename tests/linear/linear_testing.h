@@ -48,7 +48,7 @@ class Random {
   std::mt19937 bits_;
 };
 
-/// Where a block's f16 scales lie, in bytes; -1 = none.
+/// Positions of a block's f16 scales in bytes; -1 = none.
 struct ScaleOffsets {
   int d = -1;
   int min = -1;
@@ -129,7 +129,7 @@ class Weight {
   WeightView view_;
 };
 
-inline constexpr std::uint32_t kGuardBits = 0x7fc0dead;  ///< a NaN nobody computes
+inline constexpr std::uint32_t kGuardBits = 0x7fc0dead;  ///< a NaN that no arithmetic produces
 
 /// Rows with padding between them that holds a NaN, in a buffer that ends with the last row.
 class Matrix {

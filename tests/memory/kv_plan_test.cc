@@ -10,7 +10,7 @@
 namespace manyhead {
 namespace {
 
-/// A cache that `sequences` sequences grew in steps, one step of each in turn, and its last
+/// A cache whose `sequences` sequences grew in steps, one step of each in turn, and its last
 /// eviction.
 KvCache Grow(KvCacheParams params, std::int64_t sequences, std::int64_t step) {
   params.capacity_bytes = *KvCapacityBytes(params, sequences, params.max_tokens, step);

@@ -15,8 +15,8 @@
 #include "runtime/platform/team.h"
 #include "tools/examples/pool_executor.h"
 
-// Executors as programs may write them, also wrong ones: the work is done, and nobody waits for
-// ever.
+// Executors as programs may write them, also wrong ones: the work is done, and no thread waits
+// forever.
 
 namespace manyhead {
 namespace {

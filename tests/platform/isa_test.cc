@@ -70,7 +70,7 @@ TEST(Isa, KindsOfCpuContainTheirSmallerOnes) {
     EXPECT_FALSE(FeaturesOfKind(unknown).has_value()) << unknown;
 }
 
-/// Whatever kind of CPU this process was told to be: what it says and what it runs agree.
+/// Reported and dispatched features agree for the kind of CPU that the environment selects.
 TEST(Isa, TheCpuIsTheKindThatTheEnvironmentNames) {
   const char* kind = std::getenv("MANYHEAD_TEST_CPU");
   if (kind != nullptr && *kind != '\0') {

@@ -87,7 +87,7 @@ std::vector<int> Cpus(int count) {
   return cpus;
 }
 
-// The same report: what becomes of quotas where there are so many CPUs.
+// The same report: quotas on a machine with this many CPUs.
 TEST(ThreadsFor, IsTheTighterOfQuotaAndAffinity) {
   const struct {
     const char* cpu_max;
@@ -158,7 +158,8 @@ TEST(Team, AThreadTakesItsOwnRangeOfItemsFirst) {
   RunTeam(3, [&](Worker& worker) {
     worker.ForEach(kItems, [&](std::int64_t i) {
       owner[static_cast<std::size_t>(i)] = worker.index();
-      if (began < worker.count()) {  // nobody has taken a second item before all took their first
+      if (began <
+          worker.count()) {  // no thread takes a second item before all have taken their first
         ++began;
         while (began < worker.count()) sched_yield();
       }
@@ -241,7 +242,7 @@ TEST(Team, AForkedProcessHasThreadsOfItsOwn) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    alarm(30);  // rather than wait for ever for threads that it does not have
+    alarm(30);  // ends a child that waits forever for threads of its parent
     _exit(sum() == 4950 ? 0 : 1);
   }
   int status = -1;

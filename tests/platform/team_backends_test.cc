@@ -61,7 +61,7 @@ template <class Body>
 int InChild(Body&& body) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(30);  // rather than wait for ever
+    alarm(30);  // ends a test that would wait forever
     _exit(body());
   }
   int status = 0;
@@ -107,7 +107,7 @@ TEST_P(TeamBackends, EveryItemRunsOnceInEveryPhase) {
     std::vector<std::atomic<int>> runs(101);
     for (int region = 0; region < 3; ++region) {
       RunTeam(threads, [&](Worker& worker) {
-        for (int phase = 0; phase < 7; ++phase)  // an odd number: the next region starts anew
+        for (int phase = 0; phase < 7; ++phase)  // an odd number: the next region starts again
           worker.ForEach(static_cast<std::int64_t>(runs.size()),
                          [&](std::int64_t i) { ++runs[static_cast<std::size_t>(i)]; });
       });

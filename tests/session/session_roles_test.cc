@@ -223,7 +223,7 @@ TEST(SessionRoles, TruncatedAndRestoredTokensKeepTheirRoles) {
   options.context = 400;
   const Model model = Tiny(WeightType::kF16, WeightStorage::kMapped);
   const auto fill = [&](Session& session, std::int64_t most) {
-    // Runs of prompts and of decoding tokens in turn.
+    // Prompts and decode steps alternate.
     std::int64_t position = 0;
     for (const std::int64_t count : {30, 40, 20, 50, 100}) {
       const RowRole role = count == 40 || count == 50 ? RowRole::kDecode : RowRole::kPrefill;

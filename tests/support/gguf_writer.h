@@ -78,7 +78,7 @@ class GgufWriter {
     std::uint32_t type_id = 0;
     std::string data = {};
     std::optional<std::uint64_t> offset = {};  ///< in the data section; default: behind the last
-    std::int64_t num_dims = -1;                ///< -1: as many as `shape` has
+    std::int64_t num_dims = -1;                ///< -1: the number of `shape`
   };
 
   GgufWriter& Add(std::string_view key, std::string_view value) {

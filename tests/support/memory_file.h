@@ -16,7 +16,7 @@ class MemoryFile {
   MemoryFile& operator=(const MemoryFile&) = delete;
   ~MemoryFile() { close(fd_); }
 
-  /// Replaces the contents, which nobody may have mapped; returns whether that worked.
+  /// Replaces the contents, which must not be mapped; returns whether that worked.
   bool Set(std::string_view bytes) const {
     return ftruncate(fd_, static_cast<off_t>(bytes.size())) == 0 &&
            pwrite(fd_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size());

@@ -9,7 +9,7 @@
 
 namespace manyhead::testing {
 
-/// An empty directory that goes away with the object.
+/// An empty directory that is removed with the object.
 class TempDir {
  public:
   TempDir() {
