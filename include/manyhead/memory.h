@@ -72,6 +72,14 @@ Result<ModelShape> ParseModelShape(std::string_view json,
 /// Errors   as Model::Load.
 Result<ModelShape> ReadModelShape(const std::string& path);
 
+/// Returns `shape` as llama.cpp's quantiser would store it: each matrix has the type that the mix
+/// `name` ("q4_k_m", in any case) gives it by its role, its layer and the length of its rows, without
+/// an importance matrix.
+/// Errors   kInvalidArgument naming the mix and those that exist.
+Result<ModelShape> MixWeightTypes(ModelShape shape, std::string_view name);
+/// Returns the names that MixWeightTypes knows: "q2_k", "q2_k_s", ..., "q5_k_m".
+std::vector<std::string> WeightMixNames();
+
 /// Writes a GGUF file of `shape` to `path`, with random weights of a size that keeps activations in
 /// the range of a trained model, and a tokenizer of a few tokens. The same shape gives the same
 /// file.
@@ -92,9 +100,11 @@ struct MemoryOptions {
 /// Floating-point operations, 2 for each multiplication with its addition; softmax, norms and
 /// activations are not counted.
 struct FlopCount {
-  std::int64_t projections = 0;   ///< projections of queries, keys, values and attention's output
-  std::int64_t scores = 0;        ///< QK^T and PV over every pair of a query and a key
-  std::int64_t scores_seen = 0;   ///< the part of them that the causal mask and windows leave
+  std::int64_t projections = 0;  ///< projections of queries, keys, values and attention's output
+  /// QK^T and PV over every pair of a query and a key, for heads that are not off.
+  std::int64_t scores = 0;
+  /// The attended part of them: the causal mask, windows and each head's policy leave it.
+  std::int64_t scores_seen = 0;
   std::int64_t feed_forward = 0;  ///< products of the feed-forward part with weights
   std::int64_t logits = 0;        ///< logits of each sequence's last token
   /// The sum of all members but scores_seen.
@@ -110,7 +120,9 @@ struct HeadPlan {
   std::int64_t kv_bytes_per_token = 0;
   std::int64_t kv_bytes = 0;   ///< bytes of its pages
   std::int64_t kv_tokens = 0;  ///< tokens held of each sequence
-  FlopCount flops;             ///< operations for all tokens, without feed-forward and logits
+  /// Keys that the last token of each sequence attends to, under policy and window.
+  std::int64_t decode_kv_tokens = 0;
+  FlopCount flops;  ///< operations for all tokens, without feed-forward and logits
 };
 
 /// One layer, over all its heads.
@@ -156,6 +168,10 @@ struct MemoryPlan {
   /// tokenizer_bytes and process_bytes.
   std::int64_t total_bytes = 0;
 
+  // Bytes that one decode step of all B sequences reads once their contexts are full.
+  std::int64_t decode_weight_bytes = 0;  ///< Model::weight_bytes_per_token, read once for the batch
+  std::int64_t decode_kv_bytes = 0;      ///< keys and values that the step's queries attend to
+
   /// Bytes of the score matrix of the layer with the largest one.
   std::int64_t score_matrix_bytes = 0;
   FlopCount flops;                ///< operations that evaluate B prompts of `context` tokens
@@ -170,5 +186,17 @@ struct MemoryPlan {
 /// instruction set and the number of threads of this machine.
 /// Errors   kInvalidArgument naming what is out of range, e.g. more than 2^63 - 1 bytes.
 Result<MemoryPlan> PlanMemory(const ModelShape& shape, const MemoryOptions& options);
+
+/// Returns the largest context that fits into a memory: the greatest session.context for which
+/// PlanMemory(shape, options).total_bytes is at most `bytes`. It is at most 2^31, and at most the
+/// number of learned positions. Returns 0 where not even one token fits.
+/// Errors   those of PlanMemory; kInvalidArgument for `bytes` below 1.
+Result<std::int64_t> LargestContext(const ModelShape& shape, const MemoryOptions& options,
+                                    std::int64_t bytes);
+/// Returns the greatest batch that fits, at most 2^20, whose sequences hold session.context tokens
+/// each, or 0 where not even one sequence fits.
+/// Errors   those of LargestContext.
+Result<std::int64_t> LargestBatch(const ModelShape& shape, const MemoryOptions& options,
+                                  std::int64_t bytes);
 
 }  // namespace manyhead

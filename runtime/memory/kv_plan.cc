@@ -12,15 +12,6 @@
 #include "runtime/platform/math.h"
 
 namespace manyhead {
-namespace {
-
-/// The tokens and pages that a head holds of a sequence after it has evicted all tokens that it
-/// may.
-struct Held {
-  std::int64_t tokens = 0;
-  std::int64_t pages = 0;
-  bool evicted = false;  ///< it holds fewer tokens than the sequence has
-};
 
 Held HeldAfterEviction(const KvHead& head, std::int64_t length) noexcept {
   const std::int64_t page = head.layout.page_size;
@@ -36,6 +27,8 @@ Held HeldAfterEviction(const KvHead& head, std::int64_t length) noexcept {
   const std::int64_t gone = std::max<std::int64_t>(0, (length - head.kept + 1) / page - first);
   return {length - gone * page, head.PagesFor(length) - gone, gone > 0};
 }
+
+namespace {
 
 /// Returns the pages after a step of `count` tokens from `length` on, before which the head evicts.
 std::int64_t PagesAfterStep(const KvHead& head, std::int64_t length, std::int64_t count) noexcept {
@@ -110,11 +103,11 @@ void AddHeads(const KvCacheParams& params, std::int64_t sequences,
   std::int64_t row_bytes = 0;
   for (std::size_t l = 0; l < params.layers.size(); ++l) {
     plan.heads.emplace_back();
-    for (const KvHeadParams& head_params : params.heads[l]) {
+    for (std::size_t h = 0; h < params.heads[l].size(); ++h) {
       const KvHead& head = classes[index[next++]].head;
       const Held held = HeldAfterEviction(head, params.max_tokens);
       KvHeadBytes bytes;
-      bytes.params = head_params;
+      bytes.head = head;
       bytes.page_bytes = math.Product({sequences, held.pages, head.layout.page_bytes});
       bytes.tokens = held.tokens;
       const std::int64_t row = KvRowBytes(head, params.page_size);

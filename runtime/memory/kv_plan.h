@@ -5,11 +5,20 @@
 
 #include "manyhead/kv_cache.h"
 #include "manyhead/status.h"
+#include "runtime/cache/head_table.h"
 
 namespace manyhead {
 
+/// The tokens and pages that a head holds of a sequence after it has evicted all tokens that it may.
+struct Held {
+  std::int64_t tokens = 0;
+  std::int64_t pages = 0;
+  bool evicted = false;  ///< it holds fewer tokens than the sequence has
+};
+Held HeldAfterEviction(const KvHead& head, std::int64_t length) noexcept;
+
 struct KvHeadBytes {
-  KvHeadParams params;
+  KvHead head;
   std::int64_t bytes_per_token = 0;  ///< KvCache::bytes_per_token(layer, head)
   std::int64_t page_bytes = 0;       ///< bytes of all pages of all sequences
   std::int64_t tokens = 0;           ///< tokens held of each sequence

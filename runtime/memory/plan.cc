@@ -8,7 +8,9 @@
 #include "runtime/architecture/tensor_table.h"
 #include "runtime/linear/pack.h"
 #include "runtime/memory/checked.h"
+#include "runtime/memory/keys_seen.h"
 #include "runtime/memory/kv_plan.h"
+#include "runtime/memory/quantization.h"
 #include "runtime/memory/shape_spec.h"
 #include "runtime/model/decoder.h"
 #include "runtime/model/score_rows.h"
@@ -70,13 +72,6 @@ Status CheckShape(const ModelShape& shape) {
   return Status();
 }
 
-/// Returns the pairs of a query and a key of `tokens` tokens that the causal mask and a window
-/// leave.
-std::int64_t PairsSeen(std::int64_t tokens, std::int64_t window, CheckedMath& math) {
-  const std::int64_t w = window == 0 ? tokens : std::min(window, tokens);
-  return math.Product({w, w + 1}) / 2 + math.Product({tokens - w, w});
-}
-
 /// Computes a plan from a shape.
 class Planner {
  public:
@@ -91,7 +86,8 @@ class Planner {
                                      const std::optional<TensorPlace>& place) const;
   void AddKv(const KvPlan& kv);
   void AddScratch(const MemoryOptions& options);
-  void AddFlops();
+  void AddFlops(const KvPlan& kv);
+  void AddDecodeBytes();
   void AddWarnings();
   bool overflow() const { return math_.overflow(); }
   MemoryPlan Finish();
@@ -185,7 +181,7 @@ void Planner::AddKv(const KvPlan& kv) {
     for (std::size_t h = 0; h < layer.heads.size(); ++h) {
       const KvHeadBytes& from = kv.heads[i][h];
       HeadPlan& head = layer.heads[h];
-      head.params = from.params;
+      head.params = from.head.params;
       head.kv_bytes_per_token = from.bytes_per_token;
       head.kv_bytes = from.page_bytes;
       head.kv_tokens = from.tokens;
@@ -247,20 +243,24 @@ void Planner::AddFeedForwardFlops(std::int64_t queries, std::size_t layer, FlopC
     math_.Add(flops.feed_forward, math_.Product({2, queries, config.num_experts, d}));
 }
 
-void Planner::AddFlops() {
+void Planner::AddFlops(const KvPlan& kv) {
   const std::int64_t T = tokens(), B = plan_.batch;
-  const std::int64_t queries = math_.Product({B, T}), pairs = math_.Product({B, T, T});
+  const std::int64_t queries = math_.Product({B, T});
   for (std::size_t i = 0; i < plan_.layers.size(); ++i) {
     const LayerConfig& layer = shape_.config.layers[i];
     LayerPlan& planned = plan_.layers[i];
-    const std::int64_t seen = math_.Product({B, PairsSeen(T, layer.window, math_)});
-    const std::int64_t last = layer.window == 0 ? T : std::min(layer.window, T);
-    const FlopCount head = HeadFlops(layer, queries, pairs, seen);
-    const FlopCount decoded = HeadFlops(layer, B, math_.Product({B, T}), math_.Product({B, last}));
-    for (HeadPlan& one : planned.heads) {
-      one.flops = head;
-      AddTo(planned.flops, head);
-      AddTo(plan_.decode_flops, decoded);
+    for (std::size_t h = 0; h < planned.heads.size(); ++h) {
+      const KvHead& head = kv.heads[i][h].head;
+      const KeysSeen keys(head, layer.window, plan_.session.chunk);
+      const std::int64_t stored = head.off() ? 0 : T, last = keys.OfLast(T);
+      HeadPlan& one = planned.heads[h];
+      one.flops = HeadFlops(layer, queries, math_.Product({queries, stored}),
+                            math_.Product({B, keys.Pairs(T, math_)}));
+      one.decode_kv_tokens = last;
+      AddTo(planned.flops, one.flops);
+      AddTo(plan_.decode_flops,
+            HeadFlops(layer, B, math_.Product({B, stored}), math_.Product({B, last})));
+      math_.Add(plan_.decode_kv_bytes, math_.Product({B, last, one.kv_bytes_per_token}));
     }
     AddFeedForwardFlops(queries, i, planned.flops);
     AddFeedForwardFlops(B, i, plan_.decode_flops);
@@ -274,6 +274,23 @@ void Planner::AddFlops() {
   for (const std::int64_t part :
        {plan_.flops.projections, plan_.flops.scores, plan_.flops.feed_forward})
     math_.Add(total, part);
+}
+
+/// A decode step reads every matrix once, whatever the batch; of the embedding, where it is no
+/// output matrix, a row, and of the experts those that its tokens go through, all different ones.
+void Planner::AddDecodeBytes() {
+  const ModelConfig& config = shape_.config;
+  for (const TensorInfo& tensor : shape_.tensors) {
+    const std::optional<TensorPlace> place = FindGgufTensor(tensor.name);
+    if (place && IsLookedUp(*place->row, config)) continue;
+    std::int64_t bytes = tensor.size_bytes;
+    if (place && IsExpert(place->row->role)) {
+      const std::int64_t read =
+          std::min(config.num_experts, math_.Product({plan_.batch, config.experts_per_token}));
+      bytes = math_.Product({bytes / config.num_experts, read});
+    }
+    math_.Add(plan_.decode_weight_bytes, bytes);
+  }
 }
 
 void Planner::AddWarnings() {
@@ -324,7 +341,8 @@ Result<MemoryPlan> PlanMemory(const ModelShape& shape, const MemoryOptions& want
   planner.AddResidentWeights(options.weights, KernelsFor(*isa).packed != nullptr);
   planner.AddKv(*kv);
   planner.AddScratch(options);
-  planner.AddFlops();
+  planner.AddFlops(*kv);
+  planner.AddDecodeBytes();
   planner.AddWarnings();
   MemoryPlan plan = planner.Finish();
   if (planner.overflow())

@@ -1,14 +1,11 @@
 #include "runtime/memory/quantization.h"
 
 namespace manyhead {
-namespace {
 
-bool IsExpert(TensorRole role) {
+bool IsExpert(TensorRole role) noexcept {
   return role == TensorRole::kGateExperts || role == TensorRole::kUpExperts ||
          role == TensorRole::kDownExperts;
 }
-
-}  // namespace
 
 std::optional<std::int64_t> QuantizedBytes(const Quantization& quantization, const TensorRow& row,
                                            std::int64_t elements) {

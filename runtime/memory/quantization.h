@@ -8,6 +8,9 @@
 
 namespace manyhead {
 
+/// Whether tensors of `role` hold a matrix for each expert.
+bool IsExpert(TensorRole role) noexcept;
+
 /// The storage of matrices that a quantization_config states: `bits` for each element, and the bits
 /// of scales and zero points for each group of elements.
 struct Quantization {

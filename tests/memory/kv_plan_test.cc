@@ -42,7 +42,7 @@ void ExpectSame(const KvPlan& plan, const KvCache& cache, bool exact_tables) {
       EXPECT_EQ(head.page_bytes, usage.head_bytes[l][h]) << "layer " << l << " head " << h;
       EXPECT_EQ(head.bytes_per_token,
                 cache.bytes_per_token(static_cast<std::int64_t>(l), static_cast<std::int64_t>(h)));
-      EXPECT_EQ(head.params, cache.params().heads[l][h]);
+      EXPECT_EQ(head.head.params, cache.params().heads[l][h]);
     }
 }
 
