@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -21,5 +22,12 @@ Status CheckOutputFile(const std::string& path);
 /// Writes a file with the content `bytes`.
 /// Errors   as CheckOutputFile, and kIoError where it cannot be written; the old file then stays.
 Status WriteOutputFile(const std::string& path, std::string_view bytes);
+
+/// Appends bytes to a file that is being written.
+using OutputSink = std::function<Status(std::string_view)>;
+/// Writes a file part by part: `write` calls the sink for each part, and returns its error.
+/// Errors   as above, and that of `write`.
+Status WriteOutputFile(const std::string& path,
+                       const std::function<Status(const OutputSink&)>& write);
 
 }  // namespace manyhead

@@ -244,9 +244,17 @@ Status AtomicFile::CommitUnsynced() {
 Status CheckOutputFile(const std::string& path) { return AtomicFile::Create(path).status(); }
 
 Status WriteOutputFile(const std::string& path, std::string_view bytes) {
+  return WriteOutputFile(path, [&](const OutputSink& sink) { return sink(bytes); });
+}
+
+Status WriteOutputFile(const std::string& path,
+                       const std::function<Status(const OutputSink&)>& write) {
   Result<AtomicFile> file = AtomicFile::Create(path);
   if (!file.ok()) return file.status();
-  if (Status status = file->Write(std::as_bytes(std::span(bytes))); !status.ok()) return status;
+  const OutputSink sink = [&](std::string_view bytes) {
+    return file->Write(std::as_bytes(std::span(bytes)));
+  };
+  if (Status status = write(sink); !status.ok()) return status;
   return file->Commit();
 }
 

@@ -3,6 +3,8 @@
 
 usage: classes_cli_test.py COMMAND SOURCE_DIR
 """
+import csv
+import io
 import json
 import pathlib
 import subprocess
@@ -33,7 +35,11 @@ class Classify(unittest.TestCase):
         return self.folder / name
 
     def test_json_has_a_record_for_every_head(self):
-        heads = json.loads(run("heads", "classify", "-o", "json"))
+        result = json.loads(run("heads", "classify", "-o", "json", "--seed", 5))
+        self.assertEqual(list(result),
+                         ["model", "model_path", "text", "seed", "math", "conllu", "heads"])
+        self.assertEqual((result["text"], result["seed"], result["math"]), ("built in", 5, "fast"))
+        heads = result["heads"]
         self.assertEqual([(h["layer"], h["head"], h["kv_head"]) for h in heads],
                          [(i // 4, i % 4, i % 4 // 2) for i in range(16)])
         for head in heads:
@@ -41,6 +47,17 @@ class Classify(unittest.TestCase):
             self.assertEqual(list(head["scores"]), SCORES)
         self.assertEqual(heads[0]["class"], "previous-token")
         self.assertEqual(heads[4]["class"], "induction")
+
+    def test_csv_has_a_line_for_every_head(self):
+        text = ROOT / "README.md"
+        rows = list(csv.DictReader(io.StringIO(run("heads", "classify", "-f", text, "-o", "csv"))))
+        result = json.loads(run("heads", "classify", "-f", text, "-o", "json"))
+        self.assertEqual(result["text"], {"file": str(text)})
+        self.assertEqual(len(rows), 16)
+        for row, head in zip(rows, result["heads"], strict=True):
+            self.assertEqual((int(row["layer"]), int(row["head"]), row["class"]),
+                             (head["layer"], head["head"], head["class"]))
+            self.assertAlmostEqual(float(row["induction"]), head["scores"]["induction"])
 
     def test_a_seed_decides_everything_that_is_random(self):
         first = run("heads", "classify", "--seed", 3, "-o", "json", "--threads", 1)
@@ -53,7 +70,8 @@ class Classify(unittest.TestCase):
         self.assertRegex(table, r"\n0 +0 +0 +previous-token ")
 
     def test_the_sample_of_sentences_is_scored(self):
-        heads = json.loads(run("heads", "classify", "--conllu", ROOT / "tools/data/sample.conllu", "-o", "json"))
+        heads = json.loads(run("heads", "classify", "--conllu", ROOT / "tools/data/sample.conllu", "-o",
+                               "json"))["heads"]
         for head in heads:
             scores = {(d["relation"], d["direction"]): d for d in head["scores"]["dependencies"]}
             self.assertEqual(scores["det", "to_dependent"]["count"], 49)
@@ -91,7 +109,7 @@ class Classify(unittest.TestCase):
             message = run("heads", "classify", *arguments, code=1)
             self.assertIn(expected, message)
             self.assertEqual(message.count("\n"), 1)
-        for arguments in (["--seed", -1], ["-o", "csv"], ["-p", "a", "-f", short]):
+        for arguments in (["--seed", -1], ["-o", "xml"], ["-p", "a", "-f", short]):
             run("heads", "classify", *arguments, code=2)
 
 

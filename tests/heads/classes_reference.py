@@ -351,7 +351,7 @@ def classify(command, path, conllu, math_mode):
         probes = pathlib.Path(folder) / "probes.json"
         run = subprocess.run([command, "heads", "classify", "-m", path, "--conllu", conllu, "-o", "json",
                               "--math", math_mode, "--probes", probes], capture_output=True, text=True, check=True)
-        return json.loads(run.stdout), json.loads(probes.read_text())
+        return json.loads(run.stdout)["heads"], json.loads(probes.read_text())
 
 
 def main(command, root, name):

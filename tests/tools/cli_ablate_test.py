@@ -3,6 +3,8 @@
 
 usage: cli_ablate_test.py COMMAND SOURCE_DIR
 """
+import csv
+import io
 import json
 import os
 import pathlib
@@ -23,15 +25,20 @@ class AblateTest(cli_testing.CommandTest):
 
     def test_each_head(self):
         flags = ("heads", "ablate", "-f", str(TEXT), "-c", "300")
-        effects = self.json(*flags, "--each")
+        result = self.json(*flags, "--each")
+        self.assertEqual((result["text"], result["tokens"], result["math"], result["interrupted"]),
+                         ({"file": str(TEXT)}, 300, "fast", False))
+        effects = result["heads"]
         self.assertEqual([(effect["layer"], effect["head"]) for effect in effects],
                          [(layer, head) for layer in range(4) for head in range(4)])
         self.assertEqual({tuple(effect) for effect in effects},
-                         {("layer", "head", "loss_before", "loss_after")})
+                         {("layer", "head", "kv_head", "loss_before", "loss_after", "rise")})
         self.assertAlmostEqual(effects[0]["loss_before"], self.nll(), places=5)
         for index, edits in ((2, "0.2"), (13, "3.1")):
             self.assertAlmostEqual(effects[index]["loss_after"], self.nll("--ablate", edits), places=5)
-        some = self.json(*flags, "--each", "1.k1")
+        some = self.json(*flags, "--each", "1.k1")["heads"]
+        rows = csv.DictReader(io.StringIO(self.succeed(*flags, "--each", "1.k1", "-o", "csv").stdout.decode()))
+        self.assertEqual([{name: float(value) for name, value in row.items()} for row in rows], some)
         self.assertEqual(some, effects[6:8])
         table = self.succeed(*flags, "--each", "2.3").stdout.decode()
         self.assertRegex(table, r"(?m)^ +2 +3 +1 +\d\.\d{6} +\d\.\d{6} +-?\d\.\d{6}$")
@@ -82,7 +89,7 @@ class AblateTest(cli_testing.CommandTest):
 
     def test_what_it_refuses(self):
         ablate, prune = ("heads", "ablate", "-p", "abcd"), ("heads", "prune", "-p", "abcd")
-        self.fail_with(2, "EDITS or --each is needed", *ablate)
+        self.fail_with(2, "EDITS, --patch or --each is needed", *ablate)
         self.fail_with(1, "item \"4.0\": layer = 4; expected 0..3", *ablate, "4.0")
         self.fail_with(1, "head = 4 of layer 3; expected 0..3", *ablate, "--each", "3.4")
         self.fail_with(1, "layer 0 would have 4 of its 4 heads off; expected at most 3", *ablate, "0.*")
@@ -110,7 +117,9 @@ class AblateTest(cli_testing.CommandTest):
                 self.assertIn(process.returncode, (1, -signal.SIGINT), errors)
                 self.assertEqual(out, b"")
                 continue
-            done = json.loads(out)
+            result = json.loads(out)
+            done = result["heads"]
+            self.assertEqual(result["interrupted"], len(done) < 16)
             self.assertIn(len(done), range(17))
             self.assertEqual(f"interrupted: {len(done)} heads done" in errors.decode(), len(done) < 16)
             if 0 < len(done) < 16:

@@ -188,7 +188,7 @@ class ReportTest(cli_testing.CommandTest):
     def test_it_classifies_heads_itself(self):
         _, data, _ = self.page("-p", "x7k2qz x7k2qz x7k2qz", "--every", "1", "--classify")
         names = [data["classes"]["names"][i] for i in data["classes"]["of"]]
-        self.assertEqual(names, [head["class"] for head in self.json("heads", "classify")])
+        self.assertEqual(names, [head["class"] for head in self.json("heads", "classify")["heads"]])
         self.assertIn("induction", names)
 
     def test_text_for_terminals(self):

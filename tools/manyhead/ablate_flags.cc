@@ -20,7 +20,11 @@ const char* const kAblationHelp =
     "or JSON: [{\"layers\": [3, \"5-7\"], \"heads\": [1], \"edit\": 0.5}, {\"layers\": [2], "
     "\"kv_heads\": [0]}],\n"
     "\"edit\" being \"zero\" (the default), \"mean\", \"keep\" or a factor; or a file of either.\n"
-    "A KV head that no query head reads any more is neither computed, read nor stored.\n";
+    "A KV head that no query head reads any more is neither computed, read nor stored.\n"
+    "--patch takes the outputs of heads from the text of --patch-from:\n"
+    "  3.1             head 1 of layer 3, at every position of that text\n"
+    "  3.*@7,5.k1@4-6  every head of layer 3 at position 7, and those of KV head 1 at 4 to 6\n"
+    "  3.1@4-6:9       what positions 4 to 6 give there, in positions 9 to 11 here\n";
 
 namespace {
 
@@ -29,33 +33,28 @@ bool IsFile(const std::string& text) {
   return std::filesystem::exists(text, ignored);
 }
 
-Result<std::vector<std::vector<float>>> MeasureMeans(const std::string& path, const Model& model,
-                                                     HeadTextOptions options) {
-  options.tokens = 0;
+Result<std::vector<TokenId>> ReadIds(const std::string& path, const Model& model) {
   const Result<std::string> text = ReadFile(path);
-  if (!text.ok()) return text.status();
-  const Result<std::vector<TokenId>> ids = model.tokenizer().Encode(*text);
-  if (!ids.ok()) return ids.status();
-  return MeasureHeadMeans(model, *ids, options);
+  return text.ok() ? model.tokenizer().Encode(*text) : text.status();
 }
 
-}  // namespace
-
-void AddAblationMeans(App app, AblationFlags* flags) {
-  app.AddOption("--ablate-means", &flags->means, "Measure the means of =mean on the text in FILE")
-      .Type("FILE");
+Result<std::vector<std::vector<float>>> MeasureMeans(const std::string& path, const Model& model,
+                                                     const HeadTextOptions& options) {
+  const Result<std::vector<TokenId>> ids = ReadIds(path, model);
+  return ids.ok() ? MeasureHeadMeans(model, *ids, options) : ids.status();
 }
 
-void AddAblation(App app, AblationFlags* flags) {
-  app.AddOption("--ablate", &flags->edits,
-                "Edit head outputs: LAYER.HEAD[=EDIT],..., or JSON, or a file of either; see "
-                "below")
-      .Type("EDITS|JSON|FILE");
-  AddAblationMeans(app, flags);
+Result<std::vector<HeadPatch>> ReadPatches(const AblationFlags& flags, const Model& model,
+                                           const HeadTextOptions& options) {
+  const Result<std::vector<PatchSource>> sources = ParsePatchSources(flags.patch, model.config());
+  if (!sources.ok()) return sources.status();
+  const Result<std::vector<TokenId>> ids = ReadIds(flags.patch_from, model);
+  return ids.ok() ? MeasurePatches(model, *ids, *sources, options) : ids.status();
 }
 
-Result<Ablation> ReadAblation(const AblationFlags& flags, const Model& model,
-                              const HeadTextOptions& options) {
+/// Reads the edits of the flags and measures their means.
+Result<Ablation> ReadEdits(const AblationFlags& flags, const Model& model,
+                           const HeadTextOptions& options) {
   std::string text = flags.edits;
   const bool is_json = text.starts_with('[') || text.starts_with('{');
   if (!is_json && IsFile(text)) {
@@ -71,6 +70,42 @@ Result<Ablation> ReadAblation(const AblationFlags& flags, const Model& model,
   Result<std::vector<std::vector<float>>> means = MeasureMeans(flags.means, model, options);
   if (!means.ok()) return means.status();
   ablation->means = *std::move(means);
+  return ablation;
+}
+
+}  // namespace
+
+void AddAblationTexts(App app, AblationFlags* flags) {
+  app.AddOption("--ablate-means", &flags->means, "Measure the means of =mean on the text in FILE")
+      .Type("FILE");
+  const Option patch = app.AddOption("--patch", &flags->patch,
+                                     "Give heads the outputs that they have on another text: "
+                                     "LAYER.HEAD[@FIRST[-LAST][:TO]],...; see below")
+                           .Type("HEADS");
+  const Option from = app.AddOption("--patch-from", &flags->patch_from,
+                                    "The text in FILE that the outputs of --patch come from")
+                          .Type("FILE");
+  patch.Needs(from);
+  from.Needs(patch);
+}
+
+void AddAblation(App app, AblationFlags* flags) {
+  app.AddOption("--ablate", &flags->edits,
+                "Edit head outputs: LAYER.HEAD[=EDIT],..., or JSON, or a file of either; see "
+                "below")
+      .Type("EDITS|JSON|FILE");
+  AddAblationTexts(app, flags);
+}
+
+Result<Ablation> ReadAblation(const AblationFlags& flags, const Model& model,
+                              const HeadTextOptions& options) {
+  HeadTextOptions whole = options;
+  whole.tokens = 0;  // the number is that of the text that is evaluated
+  Result<Ablation> ablation = flags.edits.empty() ? Ablation() : ReadEdits(flags, model, whole);
+  if (!ablation.ok() || flags.patch.empty()) return ablation;
+  Result<std::vector<HeadPatch>> patches = ReadPatches(flags, model, whole);
+  if (!patches.ok()) return patches.status();
+  ablation->patches = *std::move(patches);
   return ablation;
 }
 

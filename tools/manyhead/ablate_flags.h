@@ -13,17 +13,21 @@ namespace manyhead::cli {
 extern const char* const kAblationHelp;
 
 struct AblationFlags {
-  std::string edits;  ///< empty: none
-  std::string means;  ///< file with the text that means are measured on
+  std::string edits;       ///< empty: none
+  std::string means;       ///< file with the text that means are measured on
+  std::string patch;       ///< heads and positions to patch; empty: none
+  std::string patch_from;  ///< file with the text that the patches come from
+
+  bool Given() const { return !edits.empty() || !patch.empty(); }
 };
 
-/// Adds --ablate and --ablate-means.
+/// Adds --ablate, --ablate-means, --patch and --patch-from.
 void AddAblation(App app, AblationFlags* flags);
-/// Adds --ablate-means alone.
-void AddAblationMeans(App app, AblationFlags* flags);
+/// Adds all but --ablate.
+void AddAblationTexts(App app, AblationFlags* flags);
 
 /// Reads the edits, in the form of the command line or as JSON, from the flag or from a file;
-/// measures the means that they need.
+/// measures the means that they need, and the patches.
 Result<Ablation> ReadAblation(const AblationFlags& flags, const Model& model,
                               const HeadTextOptions& options);
 

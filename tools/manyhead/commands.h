@@ -23,6 +23,7 @@ Command AddBenchAttention(App bench);
 Command AddHeads(App parent);
 /// The following are subcommands of `heads`.
 Command AddHeadsAblate(App heads);
+Command AddHeadsExport(App heads);
 Command AddHeadsProfile(App heads);
 Command AddHeadsPrune(App heads);
 Command AddHeadsReport(App heads);

@@ -136,7 +136,7 @@ Result<Session> CreateSession(const Model& model, const Flags& flags) {
   const SlowNotice notice("preparing the weights");
   Result<Session> session = Session::Create(model, ToSessionOptions(flags.session));
   if (session.ok()) WarnOfLongContext(model.config(), flags.session.context);
-  if (!session.ok() || flags.ablation.edits.empty()) return session;
+  if (!session.ok() || !flags.ablation.Given()) return session;
   const Status status = Ablate(flags.ablation, flags.session, model, *session);
   return status.ok() ? std::move(session) : Result<Session>(status);
 }

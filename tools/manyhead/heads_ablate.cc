@@ -27,14 +27,44 @@ struct Flags {
 
 std::string Loss(double value) { return FormatFixed(value, 6); }
 
-Json ToJson(const HeadEffects& effects) {
-  Json list = Json::array();
+/// Returns a row for each head.
+std::vector<Json> HeadRows(const ModelConfig& config, const HeadEffects& effects) {
+  std::vector<Json> rows;
   for (const HeadEffect& effect : effects.effects) {
+    const LayerConfig& layer = config.layers[static_cast<std::size_t>(effect.head.layer)];
+    Json row;
+    row["layer"] = effect.head.layer;
+    row["head"] = effect.head.head;
+    row["kv_head"] = effect.head.head / (layer.num_heads / layer.num_kv_heads);
+    row["loss_before"] = effects.loss_before;
+    row["loss_after"] = effect.loss_after;
+    row["rise"] = effect.loss_after - effects.loss_before;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+/// Returns what was evaluated: the members that every output begins with.
+Json InputJson(const Flags& flags, const Model& model, std::int64_t tokens) {
+  Json json;
+  json["model"] = ModelType(model);
+  json["model_path"] = model.path();
+  json["text"] = TextJson(flags.text);
+  json["tokens"] = tokens;
+  json["math"] = flags.session.math;
+  return json;
+}
+
+/// Returns the heads and positions of patches, without their values.
+Json PatchesJson(const ModelConfig& config, const std::vector<HeadPatch>& patches) {
+  Json list = Json::array();
+  for (const HeadPatch& patch : patches) {
+    const LayerConfig& layer = config.layers[static_cast<std::size_t>(patch.head.layer)];
     Json entry;
-    entry["layer"] = effect.head.layer;
-    entry["head"] = effect.head.head;
-    entry["loss_before"] = effects.loss_before;
-    entry["loss_after"] = effect.loss_after;
+    entry["layer"] = patch.head.layer;
+    entry["head"] = patch.head.head;
+    entry["position"] = patch.position;
+    entry["count"] = std::ssize(patch.values) / layer.head_dim_v;
     list.push_back(std::move(entry));
   }
   return list;
@@ -84,10 +114,16 @@ int RunEach(const Flags& flags, const Model& model, std::span<const TokenId> ids
   if (!effects.ok()) return Fail(effects.status());
   if (effects->interrupted)
     std::fprintf(stderr, "interrupted: %zu heads done\n", effects->effects.size());
-  if (flags.format == "json")
-    Stdout::WriteJson(ToJson(*effects));
-  else
+  if (flags.format == "json") {
+    Json json = InputJson(flags, model, effects->tokens);
+    json["interrupted"] = effects->interrupted;
+    json["heads"] = HeadRows(model.config(), *effects);
+    Stdout::WriteJson(json);
+  } else if (flags.format == "csv") {
+    WriteCsv(HeadRows(model.config(), *effects));
+  } else {
     PrintTable(model.config(), *effects);
+  }
   return Stdout::Finish();
 }
 
@@ -99,18 +135,19 @@ int RunTogether(const Flags& flags, const Model& model, std::span<const TokenId>
   const Result<AblationLoss> loss = MeasureAblation(model, ids, *ablation, options);
   if (!loss.ok()) return Fail(loss.status());
   if (flags.format == "json") {
-    Json json;
-    json["tokens"] = loss->tokens;
+    Json json = InputJson(flags, model, loss->tokens);
     json["loss_before"] = loss->before;
     json["loss_after"] = loss->after;
     json["rise"] = loss->after - loss->before;
     json["edits"] = ParseJson(FormatAblation(*ablation)).value();
+    json["patches"] = PatchesJson(model.config(), ablation->patches);
     Stdout::WriteJson(json);
   } else {
-    Stdout::Write(FormatTable({{"heads edited", "loss before", "loss after", "rise"},
-                               {std::to_string(ablation->edits.size()), Loss(loss->before),
-                                Loss(loss->after), Loss(loss->after - loss->before)}},
-                              0));
+    Stdout::Write(
+        FormatTable({{"heads edited", "loss before", "loss after", "rise"},
+                     {std::to_string(ablation->edits.size() + ablation->patches.size()),
+                      Loss(loss->before), Loss(loss->after), Loss(loss->after - loss->before)}},
+                    0));
     Stdout::Write("nats per token of " + std::to_string(loss->tokens) + "\n");
   }
   return Stdout::Finish();
@@ -137,13 +174,14 @@ Command AddHeadsAblate(App heads) {
       .Type("EDITS|JSON|FILE");
   app.AddFlag("--each", &flags->each,
               "Switch off one head at a time: those that EDITS name, or all");
-  AddAblationMeans(app, &flags->ablation);
+  AddAblationTexts(app, &flags->ablation);
   AddInt(app, "-c,--context", &flags->session.context, {0},
          "Tokens of the text that are used; 0 = all, up to the model's context and 8192");
   AddThreads(app, &flags->session.threads);
   AddChoice(app, "--math", &flags->session.math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
-  AddChoice(app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json", "csv"},
+            "How to print; csv: with --each");
   app.Footer(std::string(kAblationHelp) +
              "With --each a head's loss costs the layers from its own on. Ctrl-C keeps what is "
              "done.\n"
@@ -151,8 +189,11 @@ Command AddHeadsAblate(App heads) {
              "  manyhead heads ablate -m gemma3-270m -f book.txt 3.1,4.*=0.5\n"
              "  manyhead heads ablate -f book.txt --each -o json");
   app.OnParsed([flags] {
-    if (!flags->each && flags->ablation.edits.empty())
-      RejectUsage("ablate", "EDITS or --each is needed");
+    if (!flags->each && !flags->ablation.Given())
+      RejectUsage("ablate", "EDITS, --patch or --each is needed");
+    if (flags->each && !flags->ablation.patch.empty())
+      RejectUsage("ablate", "--each switches heads off one at a time; expected no --patch");
+    if (!flags->each && flags->format == "csv") RejectUsage("ablate", "-o csv needs --each");
   });
   return {app, [flags] { return Run(*flags); }};
 }

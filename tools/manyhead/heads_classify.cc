@@ -75,6 +75,38 @@ Json HeadsJson(const HeadClassification& classification) {
   return heads;
 }
 
+Json ToJson(const Flags& flags, const Model& model, const HeadClassification& classification) {
+  Json json;
+  json["model"] = ModelType(model);
+  json["model_path"] = model.path();
+  json["text"] = flags.text.text || flags.text.file ? TextJson(flags.text) : Json("built in");
+  json["seed"] = flags.seed;
+  json["math"] = flags.session.math;
+  json["conllu"] = flags.conllu.empty() ? Json() : Json(flags.conllu);
+  json["heads"] = HeadsJson(classification);
+  return json;
+}
+
+/// Returns a row for each head; of dependencies the best one alone.
+std::vector<Json> CsvRows(const HeadClassification& classification) {
+  std::vector<Json> rows;
+  for (const HeadReport& report : classification.heads) {
+    Json row;
+    row["layer"] = report.id.layer;
+    row["head"] = report.id.head;
+    row["kv_head"] = report.kv_head;
+    row["class"] = HeadClassName(report.head_class);
+    const Json scores = ScoresJson(report.scores);
+    for (const auto& member : scores.items())
+      if (member.name != "dependencies" && member.name != "syntactic")
+        row[member.name] = member.value;
+    const DependencyScore* best = BestDependency(report.scores);
+    row["syntactic"] = best == nullptr ? Json() : Json(best->relation);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 Json ProbesJson(const HeadClassification& classification) {
   Json probes = Json::array();
   for (const Probe& probe : classification.probes) {
@@ -194,7 +226,9 @@ int Run(const Flags& flags) {
   if (!classification.ok()) return Fail(classification.status());
   if (Status status = WriteFiles(flags, *model, *classification); !status.ok()) return Fail(status);
   if (flags.format == "json")
-    Stdout::WriteJson(HeadsJson(*classification));
+    Stdout::WriteJson(ToJson(flags, *model, *classification));
+  else if (flags.format == "csv")
+    WriteCsv(CsvRows(*classification));
   else
     PrintTable(*classification);
   return Stdout::Finish();
@@ -223,7 +257,7 @@ Command AddHeadsClassify(App heads) {
   AddChoice(
       app, "--weights", &flags->session.weights, {"packed", "mapped"},
       "packed: low-bit weights copied side by side at the start; mapped: as the file has them");
-  AddChoice(app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
+  AddChoice(app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
   app.Footer(
       "Without -p or -f a text that is part of the program is read; with them at least 256 "
       "tokens,\n"

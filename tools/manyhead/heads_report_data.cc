@@ -91,11 +91,13 @@ std::int64_t TokensShown(const HeadsReport& report, std::int64_t text, std::int6
   return T;
 }
 
-/// Calls fn for each object in a list of heads, with its head's index.
+/// Calls fn for each object in a list of heads, or in the member "heads" of an object, with its
+/// head's index.
 template <class Fn>
 Status ForEachHead(const HeadsReport& report, const std::string& text, const char* what,
                    const Fn& fn) {
-  const Json json = ParseJson(text).value_or(Json());
+  const Json root = ParseJson(text).value_or(Json());
+  const Json& json = root.is_object() && root.contains("heads") ? root["heads"] : root;
   if (!json.is_array()) return Invalid(std::string(what) + " is no JSON list of heads");
   for (std::size_t i = 0; i < json.size(); ++i) {
     const std::string place = std::string(what).append("[").append(std::to_string(i)).append("]");

@@ -15,6 +15,15 @@ void WarnOfTwoBegins(const Tokenizer& tokenizer, const std::vector<TokenId>& ids
        std::string(tokenizer.Piece(ids[0], /*special=*/true)) + "\" out of it, or --special");
 }
 
+Json TextJson(const TextFlags& flags) {
+  Json json;
+  if (flags.text)
+    json["prompt"] = *flags.text;
+  else
+    json["file"] = flags.file.value_or("-");
+  return json;
+}
+
 void WarnOfLongContext(const ModelConfig& config, std::int64_t context) {
   if (config.context_length == 0 || context <= config.context_length) return;
   Warn("--context " + std::to_string(context) + " exceeds the " +

@@ -7,6 +7,7 @@
 #include "manyhead/model.h"
 #include "manyhead/status.h"
 #include "manyhead/tokenizer.h"
+#include "tools/manyhead/json.h"
 #include "tools/manyhead/options.h"
 
 namespace manyhead::cli {
@@ -20,6 +21,10 @@ struct ModelText {
 /// Warns of a text that begins with two begin tokens: its own, which --special read, and the one
 /// that the model asks for. Models are trained with one.
 void WarnOfTwoBegins(const Tokenizer& tokenizer, const std::vector<TokenId>& ids);
+
+/// Returns the source of the text that `flags` name: {"prompt": text}, {"file": path} or
+/// {"file": "-"}.
+Json TextJson(const TextFlags& flags);
 
 /// Warns of a context beyond the one that the model was trained with; 0 is the default.
 void WarnOfLongContext(const ModelConfig& config, std::int64_t context);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,7 @@ struct Flags {
   std::optional<std::string> ids_file;
   SessionFlags session;
   AblationFlags ablation;
+  bool per_token = false;
 };
 
 /// Tokens scored by one call, so that progress can be shown and Ctrl-C is noticed.
@@ -44,11 +46,12 @@ Result<std::vector<TokenId>> ReadIds(const Flags& flags, const Tokenizer& tokeni
 struct Total {
   double nll = 0;
   std::int64_t predicted = 0;
+  std::vector<double> losses{};  ///< loss of each token of the text; NaN where it was not predicted
 };
 
 /// Appends one window to an empty session and adds its scores to `total`.
 Status ScoreWindow(Session& session, std::span<const TokenId> ids, std::int64_t first_scored,
-                   Progress& progress, std::int64_t all, Total* total) {
+                   std::int64_t shift, Progress& progress, std::int64_t all, Total* total) {
   const auto size = static_cast<std::int64_t>(ids.size());
   std::vector<double> nll(kStep);
   for (std::int64_t begin = 0; begin + 1 < size && !Interrupted().load();) {
@@ -62,6 +65,7 @@ Status ScoreWindow(Session& session, std::span<const TokenId> ids, std::int64_t 
       if (begin + i + 1 < first_scored) continue;
       total->nll += nll[i];
       ++total->predicted;
+      total->losses[static_cast<std::size_t>(shift + begin + i + 1)] = nll[i];
     }
     begin += count - 1;
     progress.Update(total->predicted, all);
@@ -79,8 +83,8 @@ Status ScoreAll(Session& session, const std::vector<TokenId>& ids, std::optional
     const std::int64_t shift = window.begin - static_cast<std::int64_t>(tokens.size());
     tokens.insert(tokens.end(), ids.begin() + window.begin, ids.begin() + window.end);
     if (Status status = session.Truncate(0); !status.ok()) return status;
-    if (Status status =
-            ScoreWindow(session, tokens, window.first_scored - shift, progress, size - 1, total);
+    if (Status status = ScoreWindow(session, tokens, window.first_scored - shift, shift, progress,
+                                    size - 1, total);
         !status.ok())
       return status;
     if (Interrupted().load()) break;
@@ -88,24 +92,62 @@ Status ScoreAll(Session& session, const std::vector<TokenId>& ids, std::optional
   return {};
 }
 
-int Print(const Flags& flags, const Session& session, std::int64_t tokens, const Total& total) {
+/// Returns a row for each token of the text: its number, id, text and loss, which is null for the
+/// first.
+std::vector<Json> TokenRows(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
+                            const std::vector<double>& losses) {
+  std::vector<Json> rows;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Json row;
+    row["position"] = i;
+    row["id"] = ids[i];
+    row["text"] = tokenizer.Piece(ids[i], /*special=*/true);
+    row["nll"] = losses[i];  // NaN reads null
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+void PrintTokens(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
+                 const std::vector<double>& losses) {
+  std::vector<std::vector<std::string>> table = {{"position", "id", "NLL", "token"}};
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    table.push_back({std::to_string(i), std::to_string(ids[i]),
+                     std::isnan(losses[i]) ? "-" : FormatFixed(losses[i], 4),
+                     EscapeLine(tokenizer.Piece(ids[i], /*special=*/true))});
+  Stdout::Write(FormatTable(table, 0) + "\n");
+}
+
+Json ToJson(const Session& session, std::size_t tokens, const Total& total) {
   const double mean = total.nll / static_cast<double>(total.predicted);
-  if (flags.format == "json") {
-    Json json;
-    json["tokens"] = tokens;
-    json["predicted_tokens"] = total.predicted;
-    json["mean_nll"] = mean;
-    json["perplexity"] = std::exp(mean);
-    json["context"] = session.context();
-    json["isa"] = IsaName(session.isa());
-    json["type_k"] = KvTypeName(session.options().k_type);
-    json["type_v"] = KvTypeName(session.options().v_type);
-    json["threads"] = session.threads();
-    json["interrupted"] = Interrupted().load();
+  Json json;
+  json["tokens"] = tokens;
+  json["predicted_tokens"] = total.predicted;
+  json["mean_nll"] = mean;
+  json["perplexity"] = std::exp(mean);
+  json["context"] = session.context();
+  json["isa"] = IsaName(session.isa());
+  json["type_k"] = KvTypeName(session.options().k_type);
+  json["type_v"] = KvTypeName(session.options().v_type);
+  json["threads"] = session.threads();
+  json["interrupted"] = Interrupted().load();
+  return json;
+}
+
+int Print(const Flags& flags, const Model& model, const Session& session,
+          const std::vector<TokenId>& ids, const Total& total) {
+  const double mean = total.nll / static_cast<double>(total.predicted);
+  if (flags.format == "csv") {
+    WriteCsv(TokenRows(model.tokenizer(), ids, total.losses));
+  } else if (flags.format == "json") {
+    Json json = ToJson(session, ids.size(), total);
+    if (flags.per_token) json["per_token"] = TokenRows(model.tokenizer(), ids, total.losses);
     Stdout::WriteJson(json);
   } else {
-    Stdout::Write("tokens      " + std::to_string(tokens) + " (" + std::to_string(total.predicted) +
-                  " predicted" + (Interrupted().load() ? ", interrupted)\n" : ")\n"));
+    if (flags.per_token) PrintTokens(model.tokenizer(), ids, total.losses);
+    Stdout::Write("tokens      " + std::to_string(ids.size()) + " (" +
+                  std::to_string(total.predicted) + " predicted" +
+                  (Interrupted().load() ? ", interrupted)\n" : ")\n"));
     Stdout::Write("mean NLL    " + FormatFixed(mean, 4) + " nats\n");
     Stdout::Write("perplexity  " + FormatFixed(std::exp(mean), 3) + "\n");
   }
@@ -125,7 +167,7 @@ int Run(const Flags& flags) {
   Result<Session> session = Session::Create(*model, ToSessionOptions(flags.session));
   if (!session.ok()) return Fail(session.status());
   WarnOfLongContext(model->config(), flags.session.context);
-  if (!flags.ablation.edits.empty())
+  if (flags.ablation.Given())
     if (Status status = Ablate(flags.ablation, flags.session, *model, *session); !status.ok())
       return Fail(status);
   if (session->context() < 4)
@@ -136,10 +178,11 @@ int Run(const Flags& flags) {
   if (tokenizer.bos() && ids->front() == *tokenizer.bos()) bos = tokenizer.bos();
   CatchInterrupt();
   Total total;
+  total.losses.assign(ids->size(), std::numeric_limits<double>::quiet_NaN());
   if (Status status = ScoreAll(*session, *ids, bos, &total); !status.ok()) return Fail(status);
   if (total.predicted == 0)
     return Fail(Status(StatusCode::kIoError, "perplexity: interrupted before the first token"));
-  return Print(flags, *session, static_cast<std::int64_t>(ids->size()), total);
+  return Print(flags, *model, *session, *ids, total);
 }
 
 }  // namespace
@@ -159,7 +202,13 @@ Command AddPerplexity(App parent) {
   AddKvTypeAndMath(app, &flags->session);
   AddKvPolicy(app, &flags->session);
   AddAblation(app, &flags->ablation);
-  AddChoice(app, "-o,--output", &flags->format, {"text", "json"}, "How to print");
+  app.AddFlag("--per-token", &flags->per_token, "Also show the loss of every token");
+  AddChoice(app, "-o,--output", &flags->format, {"text", "json", "csv"},
+            "How to print; csv: the losses of --per-token alone");
+  app.OnParsed([flags] {
+    if (flags->format == "csv" && !flags->per_token)
+      RejectUsage("perplexity", "-o csv needs --per-token");
+  });
   app.Footer(
       std::string(kAblationHelp) +
       "mean_nll is the mean of -ln p(token | all before it) over every token but the first, in "
