@@ -12,8 +12,8 @@ venv=build/venv
 [ -x $venv/bin/python ] || run_logged venv python3 -m venv $venv
 
 # Packages to build and test the Python package; without a network its tests are skipped.
-python_packages=(nanobind scikit-build-core numpy ml_dtypes onnx gguf)
-if ! $venv/bin/python -c 'import nanobind, scikit_build_core, numpy, ml_dtypes, onnx, gguf' 2>/dev/null; then
+python_packages=(nanobind scikit-build-core numpy ml_dtypes onnx gguf mypy)
+if ! $venv/bin/python -c 'import nanobind, scikit_build_core, numpy, ml_dtypes, onnx, gguf, mypy' 2>/dev/null; then
   say "installing ${python_packages[*]} into $venv"
   $venv/bin/pip install -q "${python_packages[@]}" >"$logs/pip-install.log" 2>&1 ||
     say "cannot install them: tests of the Python package will be skipped (log: $logs/pip-install.log)"

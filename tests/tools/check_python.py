@@ -2,7 +2,7 @@
 """Installs the Python package into build/venv, or runs its tests there.
 
 usage: check_python.py install SOURCE_DIR BUILD_DIR BUILD_TYPE [CMAKE_OPTION...]
-       check_python.py test SOURCE_DIR [onnx | torch]
+       check_python.py test SOURCE_DIR [onnx | torch | transformers | types]
 
 Without a name, the tests that need no other project run.
 Exit code 77 (skipped) where build/venv has not got the packages these need; tools/test.sh makes it.
@@ -14,7 +14,8 @@ import sys
 
 SKIPPED = 77
 # Packages that test modules need. Each is a test of its own, which ctest shows as skipped.
-OTHERS = {"onnx": ("onnx", "ml_dtypes"), "torch": ("torch",)}
+OTHERS = {"onnx": ("onnx", "ml_dtypes"), "torch": ("torch",),
+          "transformers": ("torch", "transformers", "gguf"), "types": ("mypy",)}
 
 
 def missing(python: pathlib.Path, modules: tuple[str, ...]) -> str:

@@ -3,15 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from . import _core
 
 #: Any array of float32, float16 or bfloat16.
 FloatArray = NDArray[Any]
 
 _BFLOAT16 = "bfloat16"  # a dtype of the optional package ml_dtypes
+
+
+class Bfloat16Array(np.ndarray[Any, np.dtype[Any]]):
+    """An array of ml_dtypes.bfloat16 that other libraries read by DLPack, as NumPy's cannot be."""
+
+    def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[Any, int] | None = None, copy: bool | None = None) -> Any:
+        if stream is not None or (dl_device is not None and int(dl_device[0]) != 1):
+            raise BufferError("a bfloat16 array lies in the CPU's memory; expected no other device")
+        bits = np.asarray(self).view(np.uint16)
+        bits = bits.copy() if copy else bits
+        return _core.bfloat16_tensor(bits, bits)
+
+    def __dlpack_device__(self) -> tuple[Literal[1], Literal[0]]:
+        return 1, 0  # the CPU
+
+
+def of_type(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """`array` in the type of an input, for whoever reads NumPy or DLPack."""
+    result = array.astype(dtype, copy=False)
+    return result.view(Bfloat16Array) if dtype.name == _BFLOAT16 and result.ndim > 0 else result
+
+
+def from_any(value: ArrayLike, name: str) -> NDArray[Any]:
+    """`value` as NumPy has it: tensors of bfloat16 by DLPack, where they lie."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except TypeError as error:  # PyTorch's, of a type that NumPy has not got
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise ValueError(f"{name} is a tensor of a type that NumPy lacks; bfloat16 needs the "
+                             "package ml_dtypes") from error
+        try:
+            return _core.bfloat16_bits(value).view(ml_dtypes.bfloat16)
+        except ValueError:
+            raise ValueError(f"{name} is a tensor of another type than float32, float16 and bfloat16, "
+                             "or not in the CPU's memory") from error
 
 
 def is_bfloat16(array: NDArray[Any]) -> bool:
@@ -28,7 +70,7 @@ def _usable(array: NDArray[Any]) -> bool:
 
 def floats(value: ArrayLike, name: str, ndim: Sequence[int]) -> FloatArray:
     """`value` as an array of one of the three types, copied only where its layout cannot be read."""
-    array = np.asarray(value)
+    array = from_any(value, name)
     if array.dtype.type not in (np.float32, np.float16) and not is_bfloat16(array):
         raise ValueError(f"{name} has dtype {array.dtype}; expected float32, float16 or bfloat16")
     if array.ndim not in ndim:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
-from ._arrays import FloatArray, bits, floats, is_bfloat16, logit_inputs, single
+from ._arrays import FloatArray, bits, floats, is_bfloat16, logit_inputs, of_type, single
 from ._cache import KvCache
-from ._plan import KvTypeName, Result, attention_params
+from ._plan import AttentionArgs, KvTypeName, Result, attention_params
 from ._rope import RopeConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: float32, float16 or bfloat16 [outputs, inputs], or (GGUF's type name, its bytes [outputs, n]).
 Weight = ArrayLike | tuple[str, NDArray[np.uint8]]
@@ -65,7 +68,7 @@ class MultiHeadAttention:
                  max_kv_len: int | None = None, memory_dim: int | None = None,
                  rope: RopeConfig | None = None, math: Literal["exact", "fast"] = "exact",
                  sequential: bool = False, incremental: bool = False, k_type: KvTypeName = "f32",
-                 v_type: KvTypeName = "f32", **options: Any) -> None:
+                 v_type: KvTypeName = "f32", **options: Unpack[AttentionArgs]) -> None:
         if d_model is None:
             if isinstance(query, tuple):
                 raise ValueError("d_model is None; expected a number beside weights of a GGUF type")
@@ -145,7 +148,7 @@ class MultiHeadAttention:
         x = floats(x, "x", (2,))
 
         def run(index: int, **arrays: Any) -> None:
-            self._core.forward_cache(cache=cache._core, layer=layer, sequence=sequence, **arrays)
+            self._core.forward_cache(cache=cache._live, layer=layer, sequence=sequence, **arrays)
 
         return self._call(run, x, cache.length(sequence), bias, mask, head_outputs)
 
@@ -180,7 +183,7 @@ class MultiHeadAttention:
                 **{name: array if array is None else array[b:b + 1] for name, array in inputs.items()})
         if x.ndim == 2:
             results = [array[0] for array in results]
-        results[0] = results[0].astype(x.dtype, copy=False)
+        results[0] = of_type(results[0], x.dtype)
         return tuple(results) if head_outputs else results[0]
 
 

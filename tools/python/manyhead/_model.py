@@ -1,100 +1,32 @@
-"""Decoder models: tokenizer, logits, generation."""
+"""Decoder models: tokenizer, logits, generation, heads."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
-from ._cache import Policies, policies_text
+from ._capture import Capture, Head, HeadPatch
 from ._plan import KvTypeName
+from ._session import (CallArgs, Edits, Generation, MathName, Session, SessionArgs, Text, TextOrIds,
+                       edits_of, generate_options, run_generation, session_options, to_bytes, to_ids,
+                       with_patches)
 
-Text = str | bytes
-#: Edits of heads: a text such as "3.1,4.*=0.5", or a list of dicts such as
-#: {"layers": [3, "5-7"], "heads": [1], "edit": 0.5}.
-Edits = str | Sequence[Mapping[str, Any]]
-
-
-def _bytes(text: Text) -> bytes:
-    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-
-
-def _ids(ids: ArrayLike) -> NDArray[np.int32]:
-    array = np.asarray(ids)
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
-        raise ValueError(f"ids has shape {list(array.shape)} and dtype {array.dtype}; expected [n] "
-                         "integers")
-    outside = array[(array < 0) | (array > np.iinfo(np.int32).max)]
-    if outside.size > 0:
-        raise ValueError(f"ids has {outside[0]}; expected 0 to {np.iinfo(np.int32).max}")
-    return np.ascontiguousarray(array, dtype=np.int32)
-
-
-class Generation(Iterator[str]):
-    """A generation in progress, from ``Model.generate``: an iterator over its pieces of whole characters.
-
-    Every piece is made when it is asked for. ``close``, or leaving a ``with`` block, ends it early and
-    releases its memory. ``ids``, ``text``, ``stop_reason`` and ``timings`` tell of what there is so
-    far. Other Python threads run while a piece is made; Ctrl-C is heard between the chunks of a long
-    prompt.
-    """
-
-    def __init__(self, stream: _core.TextStream, seed: int) -> None:
-        self._stream = stream
-        #: What the random draws began with.
-        self.seed = seed
-        # A session has threads of its own, which must not outlive the interpreter.
-        self._finalizer = weakref.finalize(self, stream.close)
-
-    def __next__(self) -> str:
-        piece = self._stream.next()
-        if piece is None:
-            raise StopIteration
-        return piece.decode("utf-8", "replace")
-
-    def close(self) -> None:
-        """Ends the text here."""
-        self._finalizer()
-
-    def __enter__(self) -> Generation:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    @property
-    def ids(self) -> list[int]:
-        """Tokens drawn so far, without the end token."""
-        return self._stream.ids()
-
-    @property
-    def text(self) -> str:
-        """All text so far."""
-        return self._stream.text().decode("utf-8", "replace")
-
-    @property
-    def stop_reason(self) -> str | None:
-        """'length', 'eos', 'stop', 'context' or 'cancelled'; None while the text goes on."""
-        return None if self._stream.active() else self._stream.stop_reason()
-
-    @property
-    def timings(self) -> _core.Timings:
-        return self._stream.timings()
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Model:
     """A decoder model's weights, mapped from its file, with its tokenizer. Immutable; threads share it.
 
     Attributes:
+        bos, eos, end_tokens: ids of the tokens that begin and end a sequence.
         architecture, name, path: of the file.
         vocab_size, d_model, context_length, num_parameters, weight_bytes: sizes.
         layers: one LayerConfig per layer: num_heads, num_kv_heads, head_dim, window, ...
@@ -114,6 +46,10 @@ class Model:
         #: Bytes of weights that were packed, beside the mapped file.
         self.packed_bytes: int = core.packed_bytes
         self.layers: list[_core.LayerConfig] = core.layers
+        #: The tokens that begin and end a sequence, or None; and all that end a generation.
+        self.bos: int | None = core.bos
+        self.eos: int | None = core.eos
+        self.end_tokens: list[int] = core.end_tokens
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, weights: str = "packed") -> Model:
@@ -138,31 +74,65 @@ class Model:
             add_special: begin and end tokens as the model asks for.
             parse_special: read control tokens such as ``<|im_start|>`` in the text as tokens.
         """
-        return self._core.tokenize(_bytes(text), add_special=add_special, parse_special=parse_special)
+        return self._core.tokenize(to_bytes(text), add_special=add_special, parse_special=parse_special)
 
     def detokenize(self, ids: ArrayLike, *, special: bool = False) -> str:
         """The text of ids ``[n]``, control tokens only with `special`; bytes that are no UTF-8 read
         U+FFFD."""
-        return self._core.detokenize(_ids(ids), special=special).decode("utf-8", "replace")
+        return self._core.detokenize(to_ids(ids), special=special).decode("utf-8", "replace")
 
-    def logits(self, ids: ArrayLike, **session: Any) -> NDArray[np.float32]:
+    def _for_call(self, session: CallArgs) -> tuple[Model, SessionArgs]:
+        """The model with the changes to heads that a call asks for, and the rest of its arguments."""
+        options = dict(session)
+        model = self
+        if "ablate" in options:
+            model = model.ablate(options.pop("ablate"))  # type: ignore[arg-type]
+        if "patch" in options:
+            model = model.patch(options.pop("patch"))  # type: ignore[arg-type]
+        return model, options  # type: ignore[return-value]
+
+    def _session_for(self, tokens: int, session: CallArgs) -> Session:
+        """A session of one call, for so many tokens where no context is given."""
+        model, options = self._for_call(session)
+        options.setdefault("context", max(1, tokens))
+        return Session(model, **options)
+
+    def logits(self, ids: ArrayLike, *, positions: Literal["last", "all"] = "last",
+               **session: Unpack[CallArgs]) -> NDArray[np.float32]:
         """The logits ``[vocab_size]`` after the last of ids ``[n]``; n is at least 1.
+
+        Args:
+            positions: 'all' gives those after every id, ``[n, vocab_size]``.
+            **session: as in ``generate``; `context` is n where it is not given.
+        """
+        array = to_ids(ids)
+        if positions not in ("last", "all"):
+            raise ValueError(f"positions = {positions!r}; expected 'last' or 'all'")
+        with self._session_for(len(array), session) as held:
+            if positions == "all":
+                return held.append_logits(array, role="prefill")
+            held.append(array, role="prefill")
+            logits = held.logits
+            assert logits is not None
+            return logits
+
+    def loss(self, text: TextOrIds, **session: Unpack[CallArgs]) -> NDArray[np.float64]:
+        """The loss of every token but the first of a text or ids ``[n]``, ``[n - 1]``: -log of its
+        probability after all before, in nats. Their mean is the loss of the text.
 
         Args:
             **session: as in ``generate``; `context` is n where it is not given.
         """
-        array = _ids(ids)
-        out = np.empty(self.vocab_size, np.float32)
-        session.setdefault("context", max(1, len(array)))
-        ablation = self._ablation_of(session)
-        self._core.logits(array, _session_options(**session), ablation, out)
-        return out
+        ids = self._text_ids(text)
+        with self._session_for(len(ids), session) as held:
+            return held.score(ids)
 
-    def generate(self, prompt: Text | Sequence[int] | NDArray[Any], *, max_tokens: int = 128,
+    def generate(self, prompt: TextOrIds, *, max_tokens: int = 128,
                  temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0,
                  repeat_penalty: float = 1.0, repeat_last_n: int = 64, seed: int | None = None,
                  stop: Text | Sequence[Text] = (), parse_special: bool = False,
-                 **session: Any) -> Generation:
+                 on_text: Callable[[str], object] | None = None,
+                 **session: Unpack[CallArgs]) -> Generation:
         """Continues a prompt: an iterator over pieces of text, each made when it is asked for.
 
         Args:
@@ -172,27 +142,26 @@ class Model:
             seed: of the random draws; None draws one, which ``Generation.seed`` tells.
             stop: strings that end the text, which stops before them.
             parse_special: read control tokens in a prompt of text as tokens.
-            **session: context (most tokens held; 0 selects the smaller of the model's and 8192),
-                k_type and v_type (how keys and values are stored), kv_policy (what each KV head
-                keeps, and how, as `heads` of ``KvCache``), kv_budget_bytes (hard cap on the cache and
-                attention's scratch; 0: what the context takes), math ('fast': int8 activations where
-                weights are low-bit and rows few; 'exact'), threads, isa, chunk (most tokens of one
-                prefill step).
+            on_text: called with each piece; the generation has then ended when this returns. False
+                from it ends the generation, an exception too, which is passed on.
+            **session: context, k_type, v_type, kv_policy, kv_budget_bytes, prefix_bytes, math, threads,
+                isa, chunk (see ``SessionArgs``), and for this call ablate and patch.
         """
         if isinstance(prompt, (str, bytes)):
             prompt = self.tokenize(prompt, parse_special=parse_special)
-        stops = [stop] if isinstance(stop, (str, bytes)) else stop
         seed = secrets.randbits(64) if seed is None else seed
-        options = _core.GenerateOptions(
+        options = generate_options(
             max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-            repeat_penalty=repeat_penalty, repeat_last_n=repeat_last_n, seed=seed,
-            stop=[_bytes(text) for text in stops])
-        ablation = self._ablation_of(session)
-        stream = _core.TextStream(self._core, _ids(prompt), _session_options(**session), ablation,
-                                  options)
-        return Generation(stream, seed)
+            repeat_penalty=repeat_penalty, repeat_last_n=repeat_last_n, seed=seed, stop=stop)
+        model, made_with = self._for_call(session)
+        held = _core.Session(model._core, session_options(**made_with), model._ablation)
+        return run_generation(_core.TextStream(held, to_ids(prompt), options, True), seed, on_text)
 
-    def ablate(self, edits: Edits, *, means_text: Text | Sequence[int] | None = None) -> Model:
+    def session(self, **options: Unpack[SessionArgs]) -> Session:
+        """An empty session of this model, with its edits and patches of heads; see ``Session``."""
+        return Session(self, **options)
+
+    def ablate(self, edits: Edits, *, means_text: TextOrIds | None = None) -> Model:
         """The same model, its weights shared, with heads that give something else.
 
         Args:
@@ -205,24 +174,33 @@ class Model:
 
         A KV head that no query reads is neither computed nor stored.
         """
-        ids = self.tokenize(means_text) if isinstance(means_text, (str, bytes)) else means_text
-        text = edits if isinstance(edits, str) else json.dumps([dict(edit) for edit in edits])
-        ablation = _core.ablation(model=self._core, edits=text,
-                                  means_ids=None if ids is None else _ids(ids))
-        return Model(self._core, ablation)
+        means_ids = None if means_text is None else self._text_ids(means_text)
+        new = edits_of(self._core, edits, means_ids)
+        return Model(self._core, self._ablation.with_edits(new))
+
+    def patch(self, patches: Sequence[HeadPatch]) -> Model:
+        """The same model, its weights shared, whose heads have given values at some positions.
+
+        Args:
+            patches: of ``Capture.patch``, or made by hand: layer, head, position and values
+                ``[n, Dv]``. A patch takes effect after the edits of ``ablate``, which stay.
+        """
+        return Model(self._core, with_patches(self._core, self._ablation, patches))
 
     @property
     def ablation(self) -> list[dict[str, Any]]:
         """The edits of heads, one dict each; empty for a model as it was loaded."""
-        return json.loads(self._ablation.edits)
+        edits: list[dict[str, Any]] = json.loads(self._ablation.edits)
+        return edits
 
-    def _ablation_of(self, session: dict[str, Any]) -> _core.Ablation:
-        edits = session.pop("ablate", None)
-        return self._ablation if edits is None else self.ablate(edits)._ablation
+    @property
+    def patches(self) -> list[tuple[int, int, int]]:
+        """(layer, head, first position) of each patch; empty for a model as it was loaded."""
+        return self._ablation.patches
 
-    def head_effects(self, text: Text | Sequence[int] | NDArray[Any], *,
+    def head_effects(self, text: TextOrIds, *,
                      heads: Sequence[tuple[int, int]] = (), tokens: int = 0,
-                     math: Literal["fast", "exact"] = "fast", threads: int = 0) -> list[dict[str, Any]]:
+                     math: MathName = "fast", threads: int = 0) -> list[dict[str, Any]]:
         """Measures what switching off each of some (layer, head), or all, does to a loss: dicts of layer, head,
         loss_before and loss_after, in nats per token.
 
@@ -230,13 +208,12 @@ class Model:
             text: of which `tokens` are used, at least 2; 0 selects all, up to the model's context and
                 8192.
         """
-        ids = self.tokenize(text) if isinstance(text, (str, bytes)) else text
-        return _core.head_effects(model=self._core, ids=_ids(ids), heads=list(heads), tokens=tokens,
+        return _core.head_effects(model=self._core, ids=self._text_ids(text), heads=list(heads), tokens=tokens,
                                   math=math, threads=threads)
 
-    def prune_heads(self, text: Text | Sequence[int] | NDArray[Any], *, max_rise: float,
+    def prune_heads(self, text: TextOrIds, *, max_rise: float,
                     max_kv_heads: int = 0, uniform: bool = False, tokens: int = 0,
-                    math: Literal["fast", "exact"] = "fast", threads: int = 0) -> dict[str, Any]:
+                    math: MathName = "fast", threads: int = 0) -> dict[str, Any]:
         """KV heads, with their query heads, whose removal raises a text's loss by no more than a limit.
 
         Args:
@@ -249,8 +226,7 @@ class Model:
         Returns `removed` as (layer, KV head), the `kv_policy` that ``generate`` takes, and the losses
         `before` and `after`. ``write_pruned`` makes a model of it.
         """
-        ids = self.tokenize(text) if isinstance(text, (str, bytes)) else text
-        return _core.prune_heads(model=self._core, ids=_ids(ids), max_rise=max_rise,
+        return _core.prune_heads(model=self._core, ids=self._text_ids(text), max_rise=max_rise,
                                  max_kv_heads=max_kv_heads, uniform=uniform, tokens=tokens, math=math,
                                  threads=threads)
 
@@ -265,10 +241,10 @@ class Model:
         _core.write_pruned_model(model=self._core, removed=list(removed), path=os.fsencode(path),
                                  widen=widen)
 
-    def calibrate(self, text: Text | Sequence[int] | NDArray[Any], *, budget_bytes: int = 0,
+    def calibrate(self, text: TextOrIds, *, budget_bytes: int = 0,
                   budget_fraction: float = 0.0, context: int = 0,
                   types: Sequence[KvTypeName] = ("f32", "f16", "bf16", "int8", "int4"),
-                  evict: bool = True, math: Literal["fast", "exact"] = "fast", threads: int = 0,
+                  evict: bool = True, math: MathName = "fast", threads: int = 0,
                   isa: str | None = None, chunk: int = 512,
                   probe_tokens: int = 512) -> _core.Calibration:
         """Types and policies for every KV head that raise the loss of a text least within a budget.
@@ -287,32 +263,74 @@ class Model:
         Returns what was chosen, `heads` and as `kv_policy` for ``generate``, with loss and bytes `before`
         and `after`. At most 6 * context + KV heads * probe_tokens tokens are evaluated.
         """
-        ids = self.tokenize(text) if isinstance(text, (str, bytes)) else text
         return _core.calibrate(
-            model=self._core, ids=_ids(ids), budget_bytes=budget_bytes,
+            model=self._core, ids=self._text_ids(text), budget_bytes=budget_bytes,
             budget_fraction=budget_fraction, context=context, types=list(types), evict=evict, math=math,
             threads=threads, isa=isa, chunk=chunk, probe_tokens=probe_tokens)
 
-    def attention(self, layer: int, head: int, ids: Text | Sequence[int] | NDArray[Any],
-                  **session: Any) -> NDArray[np.float32]:
+    def capture(self, text: TextOrIds, *, heads: Sequence[Head] | None = None,
+                patterns: bool = True, outputs: bool = True, logits: bool = False,
+                **session: Unpack[CallArgs]) -> Capture:
+        """The attention patterns and outputs of all heads over a text or ids ``[n]``, in one pass.
+
+        Args:
+            heads: (layer, head) of those that are captured; None: all.
+            patterns: attention weights, n * n numbers for each head.
+            outputs: the weighted sum of values of each head and token, before W_O.
+            logits: also the logits after each token.
+            **session: as in ``generate``; `context` is n where it is not given.
+        """
+        ids = self._text_ids(text)
+        with self._session_for(len(ids), session) as held:
+            return held.capture(ids, heads=heads, patterns=patterns, outputs=outputs, logits=logits)
+
+    def attention(self, layer: int, head: int, ids: TextOrIds,
+                  **session: Unpack[CallArgs]) -> NDArray[np.float32]:
         """The attention weights ``[n, n]`` of one query head over a text of n tokens: row i is what
-        query i gives to each key, 0 after it and where a window or policy hides the key.
+        query i gives to each key, 0 after it and where a window or policy hides the key. ``capture``
+        gives those of many heads in one pass.
 
         Args:
             layer, head: counted from 0.
             ids: a text, or token ids ``[n]`` as they are.
             **session: as in ``generate``; `context` is n where it is not given.
         """
-        array = self._text_ids(ids)
-        out = np.empty((len(array), len(array)), np.float32)
-        session.setdefault("context", max(1, len(array)))
-        ablation = self._ablation_of(session)
-        _core.head_attention(model=self._core, ids=array, options=_session_options(**session),
-                             ablation=ablation, layer=layer, head=head, out=out)
-        return out
+        capture = self.capture(ids, heads=[(layer, head)], outputs=False, **session)
+        return capture.pattern(layer, head)
 
-    def profile(self, text: Text | Sequence[int] | NDArray[Any], *, every: int = 8,
-                sink_tokens: int = 4, recent: int = 64, **session: Any) -> _core.HeadProfile:
+    def classify(self, text: TextOrIds | None = None, *, conllu: Text = "", seed: int = 0,
+                 math: MathName = "fast", threads: int = 0) -> _core.HeadClassification:
+        """Classifies every head by what it looks for: ``heads`` has layer, head, head_class and scores of each.
+
+        Args:
+            text: at least 256 tokens, of which 512 are used; None: a text of the library.
+            conllu: annotated sentences in the form CoNLL-U, for heads that follow syntax.
+            seed: of the random tokens that induction, duplicates and retrieval are measured on.
+        """
+        return _core.classify_heads(
+            model=self._core, text=None if text is None else self._text_ids(text),
+            conllu=conllu if isinstance(conllu, str) else conllu.decode("utf-8", "surrogateescape"),
+            seed=seed, math=math, threads=threads)
+
+    def class_policy(self, classification: _core.HeadClassification) -> str:
+        """Returns the policy by which KV heads keep what the classes of their query heads need, as
+        `kv_policy`."""
+        return _core.class_policies(self._core, classification)
+
+    def circuits(self, *, heads: Sequence[Head] = (), from_heads: Sequence[Head] = (),
+                 to_heads: Sequence[Head] = (), threads: int = 0) -> _core.ModelCircuits:
+        """The matrices W_QK and W_OV of `heads` (empty: all): singular values and ranks, and how much
+        `to_heads` read of what `from_heads` of earlier layers write."""
+        return _core.circuits(model=self._core, heads=list(heads), from_heads=list(from_heads),
+                              to_heads=list(to_heads), threads=threads)
+
+    def memory_plan(self, *, batch: int = 1, weights: Literal["packed", "mapped"] = "packed",
+                    score: bool = False, **session: Unpack[SessionArgs]) -> _core.MemoryPlan:
+        """The bytes and operations that the model needs; see ``manyhead.memory_plan``."""
+        return memory_plan(self.path, batch=batch, weights=weights, score=score, **session)
+
+    def profile(self, text: TextOrIds, *, every: int = 8, sink_tokens: int = 4,
+                recent: int = 64, **session: Unpack[CallArgs]) -> _core.HeadProfile:
         """Profiles every head over a text: ``heads[layer][head]`` has seconds,
         kv_bytes, and means over rows of the weights: entropy, sink_mass, mean_distance, ...
 
@@ -324,20 +342,34 @@ class Model:
             **session: as in ``generate``; `context` is n where it is not given.
         """
         array = self._text_ids(text)
-        session.setdefault("context", max(1, len(array)))
-        ablation = self._ablation_of(session)
-        return _core.head_profile(model=self._core, ids=array, options=_session_options(**session),
-                                  ablation=ablation, every=every, sink_tokens=sink_tokens, recent=recent)
+        model, options = self._for_call(session)
+        options.setdefault("context", max(1, len(array)))
+        return _core.head_profile(model=self._core, ids=array, options=session_options(**options),
+                                  ablation=model._ablation, every=every, sink_tokens=sink_tokens,
+                                  recent=recent)
 
-    def _text_ids(self, text: Text | Sequence[int] | NDArray[Any]) -> NDArray[np.int32]:
-        return _ids(self.tokenize(text) if isinstance(text, (str, bytes)) else text)
+    def _text_ids(self, text: TextOrIds) -> NDArray[np.int32]:
+        return to_ids(self.tokenize(text) if isinstance(text, (str, bytes)) else text)
 
 
-def _session_options(*, context: int = 0, k_type: KvTypeName = "f16", v_type: KvTypeName = "f16",
-                     kv_policy: Policies | None = None, kv_budget_bytes: int = 0,
-                     math: Literal["fast", "exact"] = "fast", threads: int = 0,
-                     isa: str | None = None, chunk: int = 512) -> _core.SessionOptions:
-    return _core.SessionOptions(
-        context=context, k_type=k_type, v_type=v_type,
-        kv_policy=policies_text(kv_policy, "kv_policy"), kv_budget_bytes=kv_budget_bytes, math=math,
-        threads=threads, isa=isa, chunk=chunk)
+def memory_plan(source: str | os.PathLike[str], *, batch: int = 1,
+                weights: Literal["packed", "mapped"] = "packed", score: bool = False,
+                **session: Unpack[SessionArgs]) -> _core.MemoryPlan:
+    """The bytes and operations that a model needs, before it is loaded.
+
+    Args:
+        source: a GGUF file, of which only the metadata are read, or a config.json of Hugging Face.
+        batch: sequences of `context` tokens each.
+        weights: as in ``Model.load``.
+        score: the losses of tokens are computed too.
+        **session: what sessions are made with; see ``SessionArgs``.
+    """
+    if weights not in ("packed", "mapped"):
+        raise ValueError(f"weights = {weights!r}; expected 'packed' or 'mapped'")
+    is_config = os.fspath(source).endswith(".json")
+    data = os.fsencode(source)
+    if is_config:
+        with open(source, "rb") as file:
+            data = file.read()
+    return _core.plan_memory(source=data, is_config=is_config, session=session_options(**session),
+                             batch=batch, packed=weights == "packed", score=score)

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
-from ._arrays import (FloatArray, bits, floats, integers, logit_inputs, same_rank, single,
+from ._arrays import (FloatArray, bits, floats, integers, logit_inputs, of_type, same_rank, single,
                       vector)
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ._cache import KvCache
 
 KvTypeName = Literal["f32", "f16", "bf16", "int8", "int4"]
 Stage = Literal["scores", "capped", "biased", "probs"]
 Window = int | tuple[int | None, int | None]
 Result = Any  # an array, or a tuple of it and what was asked for besides
+
+
+class AttentionArgs(TypedDict, total=False):
+    """Names the arguments of attention besides its sizes; see ``manyhead.attention`` and AttentionPlan."""
+
+    causal: bool
+    scale: float | None
+    softcap: float
+    window: Window
+    alibi_slopes: ArrayLike | None
+    sinks: ArrayLike | None
+    num_sink_tokens: int
+    threads: int
+    isa: str | None
+    strict: bool
+
 
 _WIDEST = 1 << 62  # replaces a number beyond int64
 _FAR = 1 << 40  # beyond any position: a side of a window that is unbounded
@@ -72,7 +90,7 @@ class AttentionPlan:
 
     def __init__(self, *, num_heads: int, num_kv_heads: int, head_dim: int,
                  head_dim_v: int | None = None, max_q_len: int, max_kv_len: int,
-                 **options: Any) -> None:
+                 **options: Unpack[AttentionArgs]) -> None:
         self._core = _core.AttentionPlan(attention_params(
             num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
             head_dim_v=head_dim_v or 0, max_q_len=max_q_len, max_kv_len=max_kv_len, **options))
@@ -98,13 +116,13 @@ class AttentionPlan:
         lse = np.empty((batch, heads, q_len), np.float32)
         wants_lse = return_lse or return_weights is not None
         self._core.run(q=q, k=k, v=v, out=out, lse=lse if wants_lse else None, **inputs)
-        results: list[NDArray[Any]] = [out.astype(dtype, copy=False)]
+        results: list[NDArray[Any]] = [of_type(out, dtype)]
         if return_lse:
             results.append(lse)
         if return_weights is not None:
             weights = np.empty(shape, np.float32)
             self._core.weights(stage=return_weights, q=q, k=k, lse=lse, weights=weights, **inputs)
-            results.append(weights.astype(dtype, copy=False))
+            results.append(of_type(weights, dtype))
         results = [x if rank == 4 else x[0] for x in results]
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -120,10 +138,10 @@ class AttentionPlan:
         out = np.empty((*rows.shape[:2], self._core.head_dim_v), np.float32)
         lse = np.empty(rows.shape[:2], np.float32) if return_lse else None
         self._core.run_cache(
-            cache=cache._core, layer=layer, sequences=ids, qo_indptr=indptr,
+            cache=cache._live, layer=layer, sequences=ids, qo_indptr=indptr,
             q=np.ascontiguousarray(single(rows)), out=out, lse=lse,
             **logit_inputs(bias, mask, shape))
-        result = _unrag(out, q).astype(q.dtype, copy=False)
+        result = of_type(_unrag(out, q), q.dtype)
         return result if lse is None else (result, _unrag(lse, q))
 
     def explain(self, q_len: int, kv_len: int, k_type: KvTypeName = "f32",

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from . import _core
-from ._arrays import FloatArray, floats, single, vector
+from ._arrays import FloatArray, floats, of_type, single, vector
 
 Scaling = Literal["none", "linear", "ntk", "yarn", "llama3", "factors"]
 
@@ -81,7 +81,7 @@ def rope(x: ArrayLike, positions: ArrayLike | None = None, config: RopeConfig | 
         rows = _positions(positions, batch, q_len)
         for index in range(batch):
             turn.apply(x=out[index], positions=rows[index])
-    return (out if heads.ndim == 4 else out[0]).astype(heads.dtype, copy=False)
+    return of_type(out if heads.ndim == 4 else out[0], heads.dtype)
 
 
 def _positions(positions: ArrayLike | None, batch: int, q_len: int) -> NDArray[np.int64]:

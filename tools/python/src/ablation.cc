@@ -4,10 +4,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,26 @@ Ablation MakeAblation(const Model& model, const std::string& edits,
   return ablation;
 }
 
+/// A patch: layer, head, first position and values [n, Dv].
+using Patch = std::tuple<std::int64_t, std::int64_t, std::int64_t, DenseArray<const float, 2>>;
+
+/// The edits of `ablation`, and these patches.
+Ablation WithPatches(const Ablation& ablation, const Model& model,
+                     const std::vector<Patch>& patches) {
+  Ablation result{ablation.edits, ablation.means, {}};
+  const std::vector<LayerConfig>& layers = model.config().layers;
+  for (const auto& [layer, head, position, values] : patches) {
+    if (layer >= 0 && layer < std::ssize(layers))
+      CheckShape(values, "values", "[n, head_dim_v]",
+                 {static_cast<std::int64_t>(values.shape(0)),
+                  layers[static_cast<std::size_t>(layer)].head_dim_v});
+    result.patches.push_back(
+        {{layer, head}, position, {values.data(), values.data() + values.size()}});
+  }
+  Check(CheckAblation(model.config(), result));
+  return result;
+}
+
 HeadTextOptions TextOptions(std::int64_t tokens, const std::string& math, int threads) {
   HeadTextOptions options;
   options.tokens = tokens;
@@ -57,8 +79,7 @@ HeadTextOptions TextOptions(std::int64_t tokens, const std::string& math, int th
 nb::list Effects(const Model& model, const Ids& ids,
                  const std::vector<std::pair<std::int64_t, std::int64_t>>& heads,
                  std::int64_t tokens, const std::string& math, int threads) {
-  std::vector<HeadId> wanted;
-  for (const auto& [layer, head] : heads) wanted.push_back({layer, head});
+  const std::vector<HeadId> wanted = HeadIds(heads);
   const HeadEffects effects = Measured(ids, TextOptions(tokens, math, threads),
                                        [&](auto span, const HeadTextOptions& options) {
                                          return MeasureHeadEffects(model, span, wanted, options);
@@ -115,9 +136,23 @@ void BindAblation(nb::module_& module) {
   using nb::arg;
   nb::class_<Ablation>(module, "Ablation", "Changes to the heads of a model.")
       .def(nb::init<>())
-      .def_prop_ro("edits", &FormatAblation, "As JSON.");
+      .def_prop_ro("edits", &FormatAblation, "As JSON.")
+      .def_prop_ro("patches",
+                   [](const Ablation& self) {
+                     std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> patches;
+                     for (const HeadPatch& patch : self.patches)
+                       patches.emplace_back(patch.head.layer, patch.head.head, patch.position);
+                     return patches;
+                   })
+      .def(
+          "with_edits",
+          [](const Ablation& self, const Ablation& edits) {
+            return Ablation{edits.edits, edits.means, self.patches};
+          },
+          arg("edits"), "Its patches, and the edits of another.");
   module.def("ablation", &MakeAblation, nb::kw_only(), arg("model"), arg("edits"),
              arg("means_ids").noconvert().none());
+  module.def("with_patches", &WithPatches, arg("ablation"), arg("model"), arg("patches"));
   module.def("head_effects", &Effects, nb::kw_only(), arg("model"), arg("ids").noconvert(),
              arg("heads"), arg("tokens"), arg("math"), arg("threads"));
   module.def("prune_heads", &Prune, nb::kw_only(), arg("model"), arg("ids").noconvert(),

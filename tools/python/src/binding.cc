@@ -1,5 +1,7 @@
 #include "tools/python/src/binding.h"
 
+#include <nanobind/stl/string.h>
+
 #include <algorithm>
 
 namespace manyhead::python {
@@ -44,6 +46,28 @@ void Raise(const Status& status) {
 
 void Check(const Status& status) {
   if (!status.ok()) Raise(status);
+}
+
+nb::str Represent(nb::handle self) {
+  const nb::handle type = self.type();
+  std::string text = nb::cast<std::string>(type.attr("__name__")) + "(";
+  const nb::dict members = nb::steal<nb::dict>(
+      PyObject_CallMethod(nb::object(type.attr("__dict__")).ptr(), "copy", nullptr));
+  for (const auto& [name, member] : members) {
+    if (!nb::isinstance(member, nb::borrow(reinterpret_cast<PyObject*>(&PyProperty_Type))))
+      continue;
+    const nb::object value = self.attr(name);
+    if (PySequence_Check(value.ptr()) != 0 && !nb::isinstance<nb::str>(value)) continue;
+    if (text.back() != '(') text += ", ";
+    text += nb::cast<std::string>(nb::str(name)) + "=" + nb::cast<std::string>(nb::repr(value));
+  }
+  return nb::str((text + ")").c_str());
+}
+
+std::vector<HeadId> HeadIds(const std::vector<std::pair<std::int64_t, std::int64_t>>& heads) {
+  std::vector<HeadId> ids;
+  for (const auto& [layer, head] : heads) ids.push_back({layer, head});
+  return ids;
 }
 
 KvType ParseKvTypeOrRaise(const std::string& name) {

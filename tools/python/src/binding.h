@@ -9,8 +9,10 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "manyhead/attention.h"
+#include "manyhead/head_id.h"
 #include "manyhead/isa.h"
 #include "manyhead/status.h"
 #include "manyhead/types.h"
@@ -89,13 +91,23 @@ LogitTensor<T> LogitView(const Logits<T>& logits, const char* name, Shape expect
           .query_stride = logits->stride(2)};
 }
 
+/// `Class(name=value, ...)` of the read-only numbers and texts that a class has.
+nb::str Represent(nb::handle self);
+
+/// (layer, head) as the library takes it.
+std::vector<HeadId> HeadIds(const std::vector<std::pair<std::int64_t, std::int64_t>>& heads);
+
 void BindAblation(nb::module_& module);
 void BindAttention(nb::module_& module);
 void BindCalibrate(nb::module_& module);
+void BindDlpack(nb::module_& module);
+void BindHeadClasses(nb::module_& module);
 void BindHeads(nb::module_& module);
 void BindKvCache(nb::module_& module);
 void BindLayer(nb::module_& module);
 void BindModel(nb::module_& module);
+void BindMemory(nb::module_& module);
 void BindRope(nb::module_& module);
+void BindSession(nb::module_& module);
 
 }  // namespace manyhead::python

@@ -51,7 +51,8 @@ void BindCalibrate(nb::module_& module) {
       .def_ro("bytes", &KvLoss::bytes)
       .def_ro("mean_nll", &KvLoss::mean_nll, "Nats per token of the text.")
       .def_ro("fit_nll", &KvLoss::fit_nll, "Of the tokens that the choice was made by.")
-      .def_ro("held_out_nll", &KvLoss::held_out_nll, "Of those it never saw.");
+      .def_ro("held_out_nll", &KvLoss::held_out_nll, "Of those it never saw.")
+      .def("__repr__", &Represent);
   nb::class_<Calibration>(module, "Calibration", "The heads that a calibration chose.")
       .def_ro("heads", &Calibration::heads, "[layer][KV head]")
       .def_prop_ro(
@@ -66,7 +67,8 @@ void BindCalibrate(nb::module_& module) {
       .def_ro("estimated_rise", &Calibration::estimated_rise)
       .def_ro("candidates", &Calibration::candidates,
               "Of each mix that was scored over the whole text.")
-      .def_ro("evaluated_tokens", &Calibration::evaluated_tokens);
+      .def_ro("evaluated_tokens", &Calibration::evaluated_tokens)
+      .def("__repr__", &Represent);
   module.def("calibrate", &Calibrate, nb::kw_only(), arg("model"), arg("ids").noconvert(),
              arg("budget_bytes"), arg("budget_fraction"), arg("context"), arg("types"),
              arg("evict"), arg("math"), arg("threads"), arg("isa").none(), arg("chunk"),

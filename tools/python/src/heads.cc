@@ -42,21 +42,6 @@ void Evaluate(const Model& model, const Ids& ids, const SessionOptions& options,
   Check(status);
 }
 
-/// Computes out [T, T]: row i holds the weights of query i, zeros after it.
-void Attention(const Model& model, const Ids& ids, const SessionOptions& options,
-               const Ablation& ablation, std::int64_t layer, std::int64_t head,
-               const DenseArray<float, 2>& out) {
-  const auto tokens = static_cast<std::int64_t>(ids.shape(0));
-  CheckShape(out, "out", "[T, T]", {tokens, tokens});
-  float* const rows = out.data();
-  std::fill_n(rows, tokens * tokens, 0.0F);
-  const CaptureOptions capture{.heads = {{layer, head}}, .on_row = [=](const CapturedRow& row) {
-                                 std::ranges::copy(row.weights, rows + row.position * tokens);
-                               }};
-  Evaluate(model, ids, options, ablation,
-           [&](Session& session) { return session.SetCapture(&capture); });
-}
-
 HeadProfile Profile(const Model& model, const Ids& ids, const SessionOptions& options,
                     const Ablation& ablation, std::int64_t every, std::int64_t sink_tokens,
                     std::int64_t recent) {
@@ -83,13 +68,13 @@ void BindHeads(nb::module_& module) {
       .def_ro("median_distance", &HeadStats::median_distance)
       .def_ro("max_weight", &HeadStats::max_weight)
       .def_ro("output_norm", &HeadStats::output_norm,
-              "Of what the head adds to the residual stream.");
+              "Of what the head adds to the residual stream.")
+      .def("__repr__", &Represent);
   nb::class_<HeadProfile>(module, "HeadProfile", "What every head did over a text.")
       .def_ro("heads", &HeadProfile::heads, "[layer][query head]")
       .def_ro("steps", &HeadProfile::steps)
-      .def_ro("tokens", &HeadProfile::tokens);
-  module.def("head_attention", &Attention, nb::kw_only(), arg("model"), arg("ids").noconvert(),
-             arg("options"), arg("ablation"), arg("layer"), arg("head"), arg("out").noconvert());
+      .def_ro("tokens", &HeadProfile::tokens)
+      .def("__repr__", &Represent);
   module.def("head_profile", &Profile, nb::kw_only(), arg("model"), arg("ids").noconvert(),
              arg("options"), arg("ablation"), arg("every"), arg("sink_tokens"), arg("recent"));
 }

@@ -269,6 +269,44 @@ void BindContents(CacheClass& type) {
           arg("sequence"));
 }
 
+/// Files that hold sequences. Paths are bytes, as the system has them.
+void BindSnapshots(CacheClass& type) {
+  using nb::arg;
+  type.def(
+          "save",
+          [](const Cache& self, const nb::bytes& path, const std::vector<std::int32_t>& sequences,
+             const std::string& fingerprint) {
+            const std::string name(static_cast<const char*>(path.data()), path.size());
+            std::vector<SequenceId> ids;
+            for (const std::int32_t sequence : sequences) ids.push_back(SequenceId{sequence});
+            Check(Look(self, [&](const KvCache& cache) {
+              return cache.Save(name, ids, {.fingerprint = fingerprint});
+            }));
+          },
+          arg("path"), arg("sequences"), arg("fingerprint"))
+      .def(
+          "restore",
+          [](Cache& self, const nb::bytes& path, const std::string& fingerprint,
+             bool convert_types) {
+            const std::string name(static_cast<const char*>(path.data()), path.size());
+            const KvRestored restored = Take(Change(self, [&](KvCache& cache) {
+              return cache.Restore(name, {fingerprint, convert_types});
+            }));
+            std::vector<std::int32_t> ids;
+            for (const SequenceId id : restored.sequences)
+              ids.push_back(static_cast<std::int32_t>(id));
+            return ids;
+          },
+          arg("path"), arg("fingerprint"), arg("convert_types"))
+      .def("sequences", [](const Cache& self) {
+        std::vector<std::int32_t> ids;
+        for (const SequenceId id :
+             Look(self, [](const KvCache& cache) { return cache.sequences(); }))
+          ids.push_back(static_cast<std::int32_t>(id));
+        return ids;
+      });
+}
+
 void BindCache(nb::module_& module) {
   using nb::arg;
   CacheClass cache(module, "KvCache");
@@ -307,6 +345,7 @@ void BindCache(nb::module_& module) {
   BindSequences(cache);
   BindCuts(cache);
   BindContents(cache);
+  BindSnapshots(cache);
 }
 
 }  // namespace

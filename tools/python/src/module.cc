@@ -35,6 +35,10 @@ NB_MODULE(_core, module) {
   BindLayer(module);
   BindAblation(module);
   BindModel(module);
+  BindSession(module);
+  BindDlpack(module);
   BindCalibrate(module);
   BindHeads(module);
+  BindHeadClasses(module);
+  BindMemory(module);
 }
