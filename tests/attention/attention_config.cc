@@ -134,7 +134,7 @@ void ForEachLogit(const std::vector<RequestInputs>& requests, Fn&& fn) {
   }
 }
 
-/// Gives each request its part of bias and mask, and then overwrites hidden keys and values with NaN.
+/// Gives each request its part of bias and mask, then overwrites hidden keys and values with NaN.
 LogitMemory MakeLogits(const AttentionConfig& config, std::vector<RequestInputs>& requests) {
   LogitMemory logits;
   logits.bias = AllocateLogits(config, config.bias, logits.view.bias);
