@@ -399,8 +399,8 @@ mh_status mh_cache_read(mh_cache* cache, int32_t sequence, int64_t layer, int64_
 /// Drops all tokens from position `length` on; `*exact`, if not NULL, tells whether the sequence is
 /// now as if those tokens had never been there.
 mh_status mh_cache_truncate(mh_cache* cache, int32_t sequence, int64_t length, int* exact);
-/// Drops the last `count` tokens if the sequence is then as if they had never been there; refuses it
-/// otherwise, with nothing changed. See KvCache::Rollback.
+/// Drops the last `count` tokens if the sequence is then as if they had never been there; otherwise
+/// it fails, with nothing changed. See KvCache::Rollback.
 mh_status mh_cache_rollback(mh_cache* cache, int32_t sequence, int64_t count);
 /// Drops the tokens [begin, end); others keep their positions.
 mh_status mh_cache_drop(mh_cache* cache, int32_t sequence, int64_t begin, int64_t end);

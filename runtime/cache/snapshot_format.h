@@ -9,7 +9,7 @@
 #include "kernels/kv_layout.h"
 #include "manyhead/kv_cache.h"
 
-/// The file of a snapshot, version 1 or 2. All numbers are little-endian, i64 unless stated otherwise.
+/// The file of a snapshot, version 1 or 2. Numbers are little-endian, i64 unless stated otherwise.
 ///
 ///   header     "MHKVSNAP", u32 version, u32 0, bytes of the file, bytes of the metadata
 ///   metadata   fingerprint and user data, each its bytes after their number

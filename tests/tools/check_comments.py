@@ -6,6 +6,7 @@ usage: check_comments.py SOURCE_DIR
 - A label such as Errors begins a line of its own, and the lines that continue it are aligned with its text.
 - A comment is a sentence, such as "Returns the ...": it does not begin with "Of", "What", "How" and the like.
 - WORDS lists words that tools/docs/glossary.md replaces.
+- A comment of C++ ends within COLUMNS: the formatter does not break comments.
 """
 import pathlib
 import re
@@ -15,6 +16,7 @@ from check_layers import project_files
 
 FOLDERS = ("include/", "kernels/", "runtime/", "tools/", "tests/", "bench/")
 CPP = (".h", ".cc", ".c")
+COLUMNS = 100
 SCRIPTS = (".py", ".sh", ".cmake", "CMakeLists.txt")
 LABELS = ("Shapes|Units|Aliasing|Errors|Threads|Accuracy|Source|Cost|Rows|Bits|Positions|Policies|Sharing|Growth|"
           "Memory|Handles|Structs|Numbers|Norms|Rotation|Groups")
@@ -135,7 +137,12 @@ def main(root: pathlib.Path) -> int:
         if not name.startswith(FOLDERS) or not (is_script or name.endswith(CPP)):
             continue
         text = (root / name).read_text(encoding="utf-8")
-        for number, error in check_text(as_cpp(text) if is_script else text):
+        found = check_text(as_cpp(text) if is_script else text)
+        if not is_script:
+            found += [(number, f"a comment of {len(line)} columns; at most {COLUMNS} are allowed")
+                      for number, line in enumerate(text.splitlines(), 1)
+                      if len(line) > COLUMNS and COMMENT.match(line)]
+        for number, error in found:
             errors.append(f"{name}:{number}: {error}")
     print("\n".join(errors) or "comments: every label begins a line, every comment is a sentence")
     return bool(errors)

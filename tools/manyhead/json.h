@@ -85,7 +85,7 @@ class Json {
     }
   }
 
-  /// Returns the member `name`; adds it, as null, where the object has none. Null becomes an object.
+  /// Returns the member `name`; adds null where the object has none. Null becomes an object.
   Json& operator[](std::string_view name);
   const Json& operator[](std::string_view name) const noexcept;
   Json& operator[](const char* name) { return (*this)[std::string_view(name)]; }
