@@ -73,8 +73,8 @@ Result<ModelShape> ParseModelShape(std::string_view json,
 Result<ModelShape> ReadModelShape(const std::string& path);
 
 /// Returns `shape` as llama.cpp's quantiser would store it: each matrix has the type that the mix
-/// `name` ("q4_k_m", in any case) gives it by its role, its layer and the length of its rows, without
-/// an importance matrix.
+/// `name` ("q4_k_m", in any case) gives it by its role, its layer and the length of its rows,
+/// without an importance matrix.
 /// Errors   kInvalidArgument naming the mix and those that exist.
 Result<ModelShape> MixWeightTypes(ModelShape shape, std::string_view name);
 /// Returns the names that MixWeightTypes knows: "q2_k", "q2_k_s", ..., "q5_k_m".

@@ -8,12 +8,12 @@
 namespace manyhead {
 namespace {
 
-constexpr std::int64_t kMostBatch = std::int64_t{1} << 20;  // of PlanMemory
+constexpr std::int64_t kMostBatch = std::int64_t{1} << 20;  // limit of PlanMemory
 
-/// The greatest n in [1, most] whose plan takes at most `bytes`, or 0. A plan grows with n.
+/// Returns the greatest n in [1, most] whose plan takes at most `bytes`, or 0. A plan grows with n.
 Result<std::int64_t> Largest(std::int64_t most, std::int64_t bytes,
                              const std::function<Result<MemoryPlan>(std::int64_t)>& plan) {
-  // What cannot be counted does not fit; but a shape or an option that is wrong is so at 1 too.
+  // A plan that overflows does not fit; a wrong shape or option, however, also fails at 1.
   const Result<MemoryPlan> one = plan(1);
   if (!one.ok()) return one.status();
   std::int64_t fits = 0, high = most;

@@ -7,11 +7,11 @@
 namespace manyhead {
 namespace {
 
-/// The sum of min(i, most) over i = 1 ... count; 0 for a negative count.
+/// Returns the sum of min(i, most) over i = 1 ... count; 0 for a negative count.
 std::int64_t SumUpTo(std::int64_t count, std::int64_t most, CheckedMath& math) noexcept {
   if (count <= 0 || most <= 0) return 0;
   const std::int64_t w = std::min(most, count);
-  // Of two neighbours one is even: halved before the product, which may be near the limit.
+  // One of two neighbours is even: it is halved before the product, which may be near the limit.
   const std::int64_t triangle =
       math.Product({w % 2 == 0 ? w / 2 : w, w % 2 == 0 ? w + 1 : (w + 1) / 2});
   std::int64_t sum = math.Product({count - w, w});
@@ -44,8 +44,8 @@ std::int64_t KeysSeen::Pairs(std::int64_t tokens, CheckedMath& math) const noexc
   return pairs;
 }
 
-/// Of a step of `count` tokens from `length` on: each query sees what is held before the step, and
-/// the step's tokens up to itself.
+/// Counts the keys in a step of `count` tokens from `length` on: each query sees the tokens held
+/// before the step, and the step's tokens up to itself.
 std::int64_t KeysSeen::StepPairs(std::int64_t length, std::int64_t count,
                                  CheckedMath& math) const noexcept {
   const std::int64_t held = HeldAfterEviction(head_, length).tokens;

@@ -7,8 +7,8 @@
 
 namespace manyhead {
 
-/// How many keys the queries of one KV head see under its policy, its layer's window and the causal
-/// mask.
+/// Counts the keys that the queries of one KV head see under its policy, its layer's window and the
+/// causal mask.
 ///
 /// Exact for every policy but one: which keys a head with a budget keeps depends on their scores,
 /// so where its layer has a window too, all that it keeps count as inside the window.

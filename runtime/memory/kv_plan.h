@@ -9,7 +9,7 @@
 
 namespace manyhead {
 
-/// The tokens and pages that a head holds of a sequence after it has evicted all tokens that it may.
+/// The tokens and pages that a head holds of a sequence after it has evicted all that it may.
 struct Held {
   std::int64_t tokens = 0;
   std::int64_t pages = 0;

@@ -16,8 +16,9 @@
 namespace manyhead {
 namespace {
 
-constexpr std::int64_t kLargeGroup = 4;    // query heads of a KV head from which values count more
-constexpr std::int64_t kLargeLayers = 80;  // of the 70B models, whose values count more still
+constexpr std::int64_t kLargeGroup = 4;  // query heads of a KV head from which values count more
+// Layers of the 70B models, whose values get still more bits.
+constexpr std::int64_t kLargeLayers = 80;
 constexpr std::int64_t kMixtralExperts = 8;
 
 enum class Mix : std::uint8_t { kQ2K, kQ2KS, kQ3KS, kQ3KM, kQ3KL, kQ4KS, kQ4KM, kQ5KS, kQ5KM };
@@ -25,7 +26,7 @@ enum class Mix : std::uint8_t { kQ2K, kQ2KS, kQ3KS, kQ3KM, kQ3KL, kQ4KS, kQ4KM, 
 struct MixRow {
   const char* name;
   Mix mix;
-  WeightType base;  ///< of what no rule changes
+  WeightType base;  ///< type of tensors that no rule changes
 };
 
 constexpr MixRow kMixes[] = {
@@ -36,13 +37,13 @@ constexpr MixRow kMixes[] = {
     {"q5_k_m", Mix::kQ5KM, WeightType::kQ5_K},
 };
 
-/// Whether a mix gives more bits to layer `i` of `n`: the first and last eighth, and every third
-/// of the rest.
+/// Returns true where a mix gives more bits to layer `i` of `n`: in the first and last eighth, and
+/// in every third of the other layers.
 bool MoreBits(std::int64_t i, std::int64_t n) {
   return i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2;
 }
 
-/// What the rules know of a model.
+/// The properties of a model that the rules use.
 struct MixModel {
   std::int64_t layers = 0;
   std::int64_t group = 1;

@@ -40,8 +40,8 @@ MemoryPlan PlanAt(const ModelShape& shape, MemoryOptions options, std::int64_t c
   return *PlanMemory(shape, options);
 }
 
-/// How many tokens of each of `batch` sequences a cache with a cap of so many bytes takes, one step
-/// of each in turn.
+/// Returns how many tokens of each of `batch` sequences fit into a cache with this cap, one step of
+/// each in turn.
 std::int64_t TokensThatFit(const ModelShape& shape, const MemoryOptions& options,
                            std::int64_t capacity, std::int64_t most) {
   KvCacheParams params;
@@ -72,7 +72,8 @@ std::int64_t TokensThatFit(const ModelShape& shape, const MemoryOptions& options
   return length;
 }
 
-/// What `bytes` leave for the cache beside all else that a context of so many tokens takes.
+/// Returns the part of `bytes` that remains for the cache besides everything else that such a
+/// context needs.
 std::int64_t CapAt(const ModelShape& shape, const MemoryOptions& options, std::int64_t context,
                    std::int64_t bytes) {
   const MemoryPlan plan = PlanAt(shape, options, context);

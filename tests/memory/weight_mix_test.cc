@@ -56,7 +56,7 @@ TEST(MixWeightTypes, MoreBitsGoToTheFirstLastAndEveryThirdLayer) {
 TEST(MixWeightTypes, EveryMixHasItsRules) {
   const struct {
     const char* mix;
-    const char* values;  // of eight layers whose groups have four query heads
+    const char* values;  // types in eight layers whose groups have four query heads
     const char* down;
     const char* output;
   } cases[] = {
