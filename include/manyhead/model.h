@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,15 +33,19 @@ enum class WeightStorage : std::uint8_t {
 struct ModelOptions {
   WeightStorage weights = WeightStorage::kPacked;  ///< storage of low-bit matrices
   int threads = 0;  ///< threads that pack weights; 0 = DefaultThreads()
+  /// The type that matrices of F32, F16 or BF16 get while they are loaded, with the bits that a
+  /// file of `manyhead convert` would have; nothing: as they are stored. F32, F16, BF16, Q8_0 or
+  /// Q4_0. Rows that are not whole blocks, and tables of positions, keep their type.
+  std::optional<WeightType> weight_type{};
 };
 
 /// A model's weights with its config and tokenizer. Immutable; sessions share it.
 class Model {
  public:
-  /// Loads a GGUF file. Packing copies low-bit matrices and releases the file's pages as it goes,
-  /// so that the process holds each weight once. Norms and biases are always copied; other
-  /// matrices, and an embedding that is not also the output matrix, stay in the file's pages. Where
-  /// this CPU has no kernels for packed weights, all matrices stay there.
+  /// Loads a GGUF file or a Hugging Face folder. Packing copies low-bit matrices and releases the
+  /// file's pages as it goes, so that the process holds each weight once. Norms and biases are
+  /// always copied; other matrices, and an embedding that is not also the output matrix, stay in
+  /// the file's pages. Where this CPU has no kernels for packed weights, all matrices stay there.
   ///
   /// Errors   kIoError for a bad or inconsistent file, kUnsupported for an architecture, tensor
   ///          type or tokenizer that this library does not know; both name the key or tensor and

@@ -46,7 +46,10 @@ struct ModelConfig {
 
   NormKind norm = NormKind::kRms;  ///< before attention, before feed-forward and after the layers
   float norm_eps = 1e-5F;          ///< eps of all norms
-  bool qk_norm = false;            ///< every query and key head is normalised before rotation
+  bool pre_norms = true;  ///< false: attention and feed-forward read the residual stream as it is
+  bool qk_norm = false;   ///< every query and key head is normalised before rotation
+  bool qk_norm_whole = false;  ///< all query heads of a token are normalised as one row, and so are
+                               ///< all key heads
   /// Outputs of attention and feed-forward are normalised before they are added.
   bool post_norms = false;
 

@@ -36,12 +36,16 @@ struct RopeConfig {
   double factor = 1;                         ///< stretch of the context, above 0; not for kFactors
   /// kYarn, kLlama3: tokens the model was trained on.
   std::int64_t original_context = 0;
-  double attention_factor = 1;  ///< kYarn: multiplies the usual 0.1 ln(factor) + 1
+  /// kYarn: multiplies the usual 0.1 ln(factor) + 1. kFactors: the amplitude.
+  double attention_factor = 1;
   double beta_fast = 32;        ///< kYarn: turns over the trained context that keep a frequency
   double beta_slow = 1;         ///< kYarn: turns below which it is divided by factor
   double low_freq_factor = 1;   ///< kLlama3: as beta_slow
   double high_freq_factor = 4;  ///< kLlama3: as beta_fast
   std::vector<float> factors;   ///< kFactors: rotary_dim / 2 divisors, above 0
+  /// kFactors: what a decoder takes in place of `factors` for a context of more than
+  /// original_context tokens; empty: nothing else.
+  std::vector<float> long_factors;
 };
 
 /// The heads of some tokens: element d of head h of token t lies at data[t * token_stride +
@@ -86,7 +90,7 @@ class Rope {
   std::int64_t head_dim() const noexcept { return head_dim_; }
   /// Angles of the pairs [rotary_dim / 2], in radians per token.
   std::span<const double> frequencies() const noexcept { return frequencies_; }
-  /// Factor on rotated elements; above 1 only under kYarn.
+  /// Factor on rotated elements; another number than 1 only under kYarn and kFactors.
   double amplitude() const noexcept { return amplitude_; }
 
  private:

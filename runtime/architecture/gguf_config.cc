@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <sstream>
 
+#include "runtime/architecture/config_reader.h"
 #include "runtime/architecture/gguf_keys.h"
 #include "runtime/architecture/tensor_table.h"
 #include "runtime/platform/printable.h"
@@ -13,114 +13,8 @@ namespace {
 
 namespace keys = gguf_keys;
 
-// The limits exceed any real model; they keep sizes computed from a file far from overflow.
-constexpr std::int64_t kMaxLayers = 4096;
-constexpr std::int64_t kMaxDim = std::int64_t{1} << 24;
-constexpr std::int64_t kMaxHeadDim = 1024;  // limit of the attention kernels
-constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
-
-/// Reads the keys of one architecture and records the first error.
-class Reader {
- public:
-  Reader(const Metadata& metadata, std::string_view prefix)
-      : metadata_(metadata), prefix_(prefix) {}
-
-  const Status& status() const { return status_; }
-  bool ok() const { return status_.ok(); }
-
-  /// Returns the integer at `key` within [low, high]; `fallback` when absent, unless it is
-  /// negative.
-  std::int64_t Int(std::string_view key, std::int64_t low, std::int64_t high,
-                   std::int64_t fallback) {
-    const std::optional<std::int64_t> value = Take(metadata_.GetInt(Name(key)), key, fallback < 0);
-    return value ? InRange(key, *value, low, high) : fallback;
-  }
-
-  /// Returns the finite number at `key`, above `low`; `fallback` when absent, unless it is
-  /// negative.
-  double Float(std::string_view key, double low, double fallback) {
-    const std::optional<double> value =
-        Take(metadata_.GetFloat(Name(key)), key, /*required=*/fallback < 0);
-    if (!value) return fallback;
-    if (!std::isfinite(*value) || *value <= low) Fail(key, *value, "above", low);
-    return *value;
-  }
-
-  /// Returns the finite number at `key`. The number 0 says that the feature is off and gives `off`;
-  /// an absent key gives `fallback`.
-  double FloatOrOff(std::string_view key, double off, double fallback) {
-    const std::optional<double> value = Take(metadata_.GetFloat(Name(key)), key, false);
-    if (!value) return fallback;
-    if (!std::isfinite(*value) || *value < 0) Fail(key, *value, "of at least", 0);
-    return *value == 0 ? off : *value;
-  }
-
-  /// Returns one integer for each layer: the file holds an array of them or one number for all.
-  std::vector<std::int64_t> PerLayer(std::string_view key, std::int64_t layers, std::int64_t low,
-                                     std::int64_t high, std::int64_t fallback) {
-    // The length is checked before the array is copied: it may be as long as the file.
-    if (const std::int64_t count = metadata_.Count(Name(key)); count > 1 && count != layers)
-      Fail(Name(key) + " has " + std::to_string(count) +
-           " values for block_count = " + std::to_string(layers));
-    if (!ok()) return {};
-    const auto values = Take(metadata_.GetInts(Name(key)), key, fallback < 0);
-    if (!ok()) return {};
-    if (!values) return std::vector<std::int64_t>(static_cast<std::size_t>(layers), fallback);
-    for (std::int64_t value : *values) InRange(key, value, low, high);
-    if (values->size() == 1)
-      return std::vector<std::int64_t>(static_cast<std::size_t>(layers), values->front());
-    if (static_cast<std::int64_t>(values->size()) != layers)
-      Fail(Name(key) + " has " + std::to_string(values->size()) +
-           " values for block_count = " + std::to_string(layers));
-    return *values;
-  }
-
-  std::string String(const std::string& full_key) {
-    const auto value = Take(metadata_.GetString(full_key), full_key, false);
-    return value ? std::string(*value) : std::string();
-  }
-
-  std::string Name(std::string_view key) const {
-    return std::string(prefix_).append(".").append(key);
-  }
-
-  void Fail(std::string message) {
-    if (ok()) status_ = Status(StatusCode::kIoError, std::move(message));
-  }
-
-  void Fail(std::string_view key, double value, const char* relation, double bound) {
-    std::ostringstream message;
-    message << Name(key) << " = " << value << "; expected a finite number " << relation << " "
-            << bound;
-    Fail(message.str());
-  }
-
-  std::int64_t InRange(std::string_view key, std::int64_t value, std::int64_t low,
-                       std::int64_t high) {
-    if (value < low || value > high)
-      Fail(Name(key) + " = " + std::to_string(value) + "; expected " + std::to_string(low) +
-           " to " + std::to_string(high));
-    return value;
-  }
-
- private:
-  template <class T>
-  std::optional<T> Take(Result<std::optional<T>> result, std::string_view key, bool required) {
-    if (!result.ok()) {
-      if (ok()) status_ = result.status();
-      return std::nullopt;
-    }
-    if (!*result && required) Fail(Name(key) + " is missing");
-    return *std::move(result);
-  }
-
-  const Metadata& metadata_;
-  std::string_view prefix_;
-  Status status_;
-};
-
 /// Returns an error for a file that turns on a feature which this library does not compute.
-Status CheckRefused(const Reader& reader, const Metadata& metadata) {
+Status CheckRefused(const ConfigReader& reader, const Metadata& metadata) {
   for (const keys::Refused& refused : keys::RefusedKeys()) {
     const std::string key = reader.Name(refused.key);
     if (metadata.Count(key) == 0) continue;
@@ -151,7 +45,7 @@ Status CheckRefused(const Reader& reader, const Metadata& metadata) {
   return {};
 }
 
-Status ReadRopeFactors(Reader& reader, const Checkpoint& file, RopeConfig& rope) {
+Status ReadRopeFactors(ConfigReader& reader, const Checkpoint& file, RopeConfig& rope) {
   const std::string name = GgufName(TensorRole::kRopeFactors, TensorPart::kValues);
   const StoredTensor* factors = file.FindTensor(name);
   if (factors == nullptr) return {};
@@ -170,7 +64,7 @@ Status ReadRopeFactors(Reader& reader, const Checkpoint& file, RopeConfig& rope)
   return reader.status();
 }
 
-Result<RopeConfig> ReadRope(Reader& reader, const Checkpoint& file,
+Result<RopeConfig> ReadRope(ConfigReader& reader, const Checkpoint& file,
                             const Architecture& architecture, std::int64_t head_dim,
                             std::int64_t context) {
   RopeConfig rope;
@@ -207,7 +101,7 @@ Result<RopeConfig> ReadRope(Reader& reader, const Checkpoint& file,
 
 /// Reads which layers have a window: all when the family has no rule, else all but every n-th.
 /// Without a window no layer has one, and all layers rotate alike.
-Status ReadWindows(Reader& reader, const Metadata& metadata, const Architecture& architecture,
+Status ReadWindows(ConfigReader& reader, const Metadata& metadata, const Architecture& architecture,
                    ModelConfig& config) {
   const std::int64_t window = reader.Int(keys::kWindow, 0, kMaxContext, architecture.window);
   const std::string key = reader.Name(keys::kWindowPattern);
@@ -233,7 +127,7 @@ Status ReadWindows(Reader& reader, const Metadata& metadata, const Architecture&
   return {};
 }
 
-Status ReadLayers(Reader& reader, ModelConfig& config) {
+Status ReadLayers(ConfigReader& reader, ModelConfig& config) {
   const std::int64_t layers = reader.Int(keys::kBlockCount, 1, kMaxLayers, -1);
   const auto heads = reader.PerLayer(keys::kHeadCount, layers, 1, kMaxDim, -1);
   if (!reader.ok()) return reader.status();
@@ -261,7 +155,7 @@ Status ReadLayers(Reader& reader, ModelConfig& config) {
 }
 
 /// Reads the rotary embedding of all layers, and that of layers with a window where it differs.
-Status ReadRopes(Reader& reader, const Checkpoint& file, const Architecture& architecture,
+Status ReadRopes(ConfigReader& reader, const Checkpoint& file, const Architecture& architecture,
                  ModelConfig& config) {
   if (config.positions != PositionKind::kRotary) return {};
   Result<RopeConfig> rope =
@@ -280,7 +174,7 @@ Status ReadRopes(Reader& reader, const Checkpoint& file, const Architecture& arc
   return {};
 }
 
-float ReadSoftmaxScale(Reader& reader, const Architecture& architecture,
+float ReadSoftmaxScale(ConfigReader& reader, const Architecture& architecture,
                        const ModelConfig& config) {
   const bool odd = architecture.odd_scale_layers > 0 &&
                    std::ssize(config.layers) == architecture.odd_scale_layers;
@@ -293,7 +187,7 @@ float ReadSoftmaxScale(Reader& reader, const Architecture& architecture,
 
 }  // namespace
 
-Result<const Architecture*> ReadArchitecture(const Metadata& metadata) {
+Result<const Architecture*> ReadGgufArchitecture(const Metadata& metadata) {
   const auto count = metadata.GetInt("split.count"), number = metadata.GetInt("split.no");
   if (count.ok() && number.ok() && count->value_or(0) > 1)
     return Status(StatusCode::kUnsupported,
@@ -312,7 +206,7 @@ Result<const Architecture*> ReadArchitecture(const Metadata& metadata) {
 
 Result<ModelConfig> ReadGgufConfig(const Checkpoint& file, const Architecture& architecture) {
   const Metadata& metadata = file.config();
-  Reader reader(metadata, architecture.gguf);
+  ConfigReader reader(metadata, architecture.gguf);
   ModelConfig config = ConfigOf(architecture);
   config.name = reader.String("general.name");
   config.d_model = reader.Int(keys::kEmbeddingLength, 1, kMaxDim, -1);

@@ -11,7 +11,7 @@ namespace manyhead {
 /// Returns the family that general.architecture names.
 /// Errors   kIoError without the key; kUnsupported naming an architecture that this library does
 ///          not know, or a part of a split model.
-Result<const Architecture*> ReadArchitecture(const Metadata& metadata);
+Result<const Architecture*> ReadGgufArchitecture(const Metadata& metadata);
 
 /// Reads the metadata of `file` as a config and checks it. tied_embeddings, vocab_size and biases
 /// follow from tensors: see BindWeights.

@@ -8,12 +8,12 @@
 
 namespace manyhead::hf_keys {
 
-/// Returns the keys that sizes are read from.
+/// Returns the keys that sizes and what a model computes are read from.
 std::span<const std::string_view> Used() noexcept;
 
 struct Harmless {
   std::string_view key;
-  std::string_view why;  ///< reason why it changes no size and no count
+  std::string_view why;  ///< reason why it changes no result
 };
 std::span<const Harmless> HarmlessKeys() noexcept;
 

@@ -76,6 +76,8 @@ struct TensorRow {
                               ///< no name of their own; empty: these have no such tensor
   std::string_view hf_gemma;  ///< name in HfNames::kGemma, where it differs
   std::string_view hf_gpt2;   ///< name in HfNames::kGpt2, whose matrices are stored transposed
+  std::string_view hf_phi3;   ///< name in HfNames::kPhi3, where it differs
+  std::string_view hf_neox;   ///< name in HfNames::kNeox
   HeadAxis heads;
   bool (*present)(const TensorContext&);                     ///< says whether a model has it
   std::vector<std::int64_t> (*shape)(const TensorContext&);  ///< outermost dimension first
@@ -95,11 +97,18 @@ std::string GgufName(TensorRole role, TensorPart part);
 /// Returns the name in safetensors files; empty where `scheme` has no such tensor.
 std::string HfName(const TensorRow& row, HfNames scheme, std::int64_t layer);
 
+/// `name` as folders have it that were saved without the part which makes logits.
+std::string HfBaseName(const std::string& name);
+/// Whether a tensor of this name is a table that code can compute, such as a mask: it may be there
+/// and is not read.
+bool IsHfBuffer(std::string_view name) noexcept;
+
 /// One tensor of one model.
 struct ModelTensor {
   const TensorRow* row = nullptr;
   std::int64_t layer = -1;  ///< -1: outside layers
   std::vector<std::int64_t> shape;
+  std::int64_t head_dim = 0;  ///< of the layer
 };
 
 /// Returns the tensors of a model of `config`, first those outside layers, then layer by layer.

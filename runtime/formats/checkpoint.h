@@ -62,27 +62,51 @@ class Metadata {
   virtual std::vector<Entry> entries() const = 0;
 };
 
-/// A stored model of any format: a GGUF file, later a folder of safetensors files.
+/// Says how a checkpoint names its keys and tensors, and in which order its rows lie.
+enum class CheckpointFormat : std::uint8_t {
+  kGguf,         ///< a GGUF file
+  kHuggingFace,  ///< a folder with config.json and safetensors files
+};
+
+/// A tensor whose elements this library does not read.
+struct UnreadableTensor {
+  std::string_view name;
+  std::string_view type;  ///< as the format names it
+};
+
+/// The texts that a folder describes its tokenizer with; empty where it has no such file.
+struct TokenizerFiles {
+  std::string_view tokenizer;          ///< tokenizer.json
+  std::string_view tokenizer_config;   ///< tokenizer_config.json
+  std::string_view generation_config;  ///< generation_config.json
+  std::string_view chat_template;      ///< chat_template.jinja
+};
+
+/// A stored model of any format.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
 
-  /// Opens the file at `path` in its own format.
+  /// Opens the folder at `path` as one of Hugging Face, and a file as GGUF.
   /// Errors   as the format's own Open.
   static Result<std::unique_ptr<const Checkpoint>> Open(const std::string& path);
 
+  virtual CheckpointFormat format() const noexcept = 0;
   /// The path that was given to Open.
   virtual const std::string& path() const noexcept = 0;
   /// The bytes of all files, metadata included.
   virtual std::int64_t size_bytes() const noexcept = 0;
   /// The values of the model's config.
   virtual const Metadata& config() const noexcept = 0;
-  /// The values that describe the tokenizer.
+  /// The values that describe the tokenizer; those of the config where texts describe it.
   virtual const Metadata& tokenizer() const noexcept = 0;
+  /// The texts that describe the tokenizer; null where tokenizer() does.
+  virtual const TokenizerFiles* tokenizer_files() const noexcept { return nullptr; }
 
   virtual std::span<const StoredTensor> tensors() const noexcept = 0;
   /// Returns null when the tensor is absent.
   virtual const StoredTensor* FindTensor(std::string_view name) const noexcept = 0;
+  virtual std::span<const UnreadableTensor> unreadable() const noexcept { return {}; }
 
   /// Starts reading the tensors into memory in the background; call before touching all of them.
   virtual void Prefetch() const noexcept = 0;

@@ -62,6 +62,7 @@ class GgufFile final : public Checkpoint, public Metadata {
   std::int64_t Count(std::string_view key) const noexcept override;
   std::vector<Entry> entries() const override;
 
+  CheckpointFormat format() const noexcept override { return CheckpointFormat::kGguf; }
   const Metadata& config() const noexcept override { return *this; }
   const Metadata& tokenizer() const noexcept override { return *this; }
   std::span<const StoredTensor> tensors() const noexcept override;

@@ -6,9 +6,10 @@ namespace manyhead {
 
 void HeadRotation::Run(const float* cosine, const float* sine, std::int64_t count,
                        std::int64_t head_dim, float* heads) const noexcept {
+  const std::int64_t rows = whole ? 1 : count, width = whole ? count * head_dim : head_dim;
   if (norm.kind != NormKind::kNone)
-    for (std::int64_t h = 0; h < count; ++h)
-      norm.Run(*kernels, heads + h * head_dim, head_dim, heads + h * head_dim);
+    for (std::int64_t row = 0; row < rows; ++row)
+      norm.Run(*kernels, heads + row * width, width, heads + row * width);
   if (rope != nullptr) rope->Rotate(cosine, sine, count, head_dim, heads);
 }
 

@@ -14,12 +14,13 @@
 
 namespace manyhead {
 
-/// Applies to `count` neighbouring heads [head_dim] their norm, then their rotation by the angles
-/// of one position. Without a rope nothing is rotated.
+/// Applies to `count` neighbouring heads [head_dim] their norm, to each by itself or to all as one
+/// row, then their rotation by the angles of one position. Without a rope nothing is rotated.
 struct HeadRotation {
   Norm norm{};
   const Rope* rope = nullptr;
   const kernels::VectorKernels* kernels = nullptr;
+  bool whole = false;  ///< the norm reads all heads as one row
 
   void Run(const float* cosine, const float* sine, std::int64_t count, std::int64_t head_dim,
            float* heads) const noexcept;

@@ -243,6 +243,8 @@ Rope::Rope(RopeConfig config, std::int64_t head_dim, Isa isa)
       frequencies_(Frequencies(config_)) {
   if (config_.scaling == RopeScaling::kYarn)
     amplitude_ = config_.attention_factor * (0.1 * std::log(std::max(1.0, config_.factor)) + 1);
+  else if (config_.scaling == RopeScaling::kFactors)
+    amplitude_ = config_.attention_factor;
 }
 
 void Rope::Angles(std::int64_t position, float* cosine, float* sine) const noexcept {

@@ -148,7 +148,10 @@ Status Decoder::CreateRopes() {
     std::int64_t head_dim = config.layers.front().head_dim;
     for (const LayerConfig& layer : config.layers)
       if (layer.rope == static_cast<int>(i)) head_dim = std::min(head_dim, layer.head_dim);
-    Result<Rope> rope = Rope::Create(config.ropes[i], head_dim, limits_.isa);
+    RopeConfig wanted = config.ropes[i];
+    if (!wanted.long_factors.empty() && limits_.max_tokens > wanted.original_context)
+      wanted.factors = wanted.long_factors;
+    Result<Rope> rope = Rope::Create(wanted, head_dim, limits_.isa);
     if (!rope.ok()) return rope.status();
     const std::int64_t size = limits_.max_rows * rope->config().rotary_dim / 2;
     cosine_.emplace_back(size);
@@ -181,7 +184,10 @@ Decoder::Inputs Decoder::InputsOf(std::size_t index, const std::vector<bool>& un
   const ModelConfig& config = model_->config;
   const LayerWeights& w = model_->weights.layers[index];
   const std::int64_t K = config.layers[index].num_kv_heads;
-  const std::vector<HeadRun> read = RunsRead(unread, K), all = {{0, K}};
+  // A norm of all heads reads those too that nobody else does.
+  const std::vector<HeadRun> read =
+      RunsRead(config.qk_norm_whole ? std::vector<bool>() : unread, K);
+  const std::vector<HeadRun> all = {{0, K}};
   Inputs inputs;
   inputs.weights.reserve(3 * read.size() + 3);  // products hold pointers into it
   const auto add = [&](const WeightView& weight, const std::vector<float>& bias, float* y) {
@@ -220,8 +226,10 @@ Decoder::Layer Decoder::MakeLayer(std::size_t index) {
   attention.output_bias = OrNull(w.output_bias, config.output_bias);
   const bool rotary = config.positions == PositionKind::kRotary && !ropes_.empty();
   const auto rope = static_cast<std::size_t>(shape.rope);
-  attention.query_rotation = {NormOf(w.query_norm), rotary ? &ropes_[rope] : nullptr, kernels_};
-  attention.key_rotation = {NormOf(w.key_norm), rotary ? &ropes_[rope] : nullptr, kernels_};
+  const bool whole = config.qk_norm_whole;
+  const Rope* const turns = rotary ? &ropes_[rope] : nullptr;
+  attention.query_rotation = {NormOf(w.query_norm), turns, kernels_, whole};
+  attention.key_rotation = {NormOf(w.key_norm), turns, kernels_, whole};
   attention.plan = &plans_[plan_index_[index]].impl();
   attention.query = query_.data();
   attention.key = key_.data();

@@ -50,6 +50,9 @@ std::string FingerprintOf(const Model::Impl& model) {
     for (const std::int64_t n : tensor.shape) AddNumber(sum, n);
     AddSample(sum, tensor);
   }
+  // A model whose matrices got another type while it was loaded is another model.
+  for (std::size_t i = 0; i < model.tensors.size() && model.rewritten.bytes() > 0; ++i)
+    AddNumber(sum, static_cast<std::int64_t>(model.tensors[i].type));
   std::ostringstream text;
   text << model.config.architecture << " " << Printable(model.config.name, 40) << " " << std::hex
        << std::setw(16) << std::setfill('0') << sum.value();

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstdint>
+#include <span>
 
 #include "runtime/linear/pack.h"
 #include "runtime/model/weights.h"
@@ -29,7 +31,19 @@ std::int64_t PackedBytes(const WeightView& weight) {
   return PackedGroups(weight) * PackedGroupBytes(weight);
 }
 
-void PackMatrix(Worker& worker, const Checkpoint& file, const WeightView& weight, std::byte* out) {
+/// Drops what was read from memory, wherever it lies.
+void ReleasePages(const Checkpoint& file, ReservedMemory& rewritten,
+                  std::span<const std::byte> part) {
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(part.data()),
+                       first = reinterpret_cast<std::uintptr_t>(rewritten.data());
+  const std::uintptr_t bytes = static_cast<std::uintptr_t>(rewritten.bytes());
+  if (begin < first || begin - first >= bytes) return file.ReleasePages(part);
+  const auto offset = static_cast<std::int64_t>(begin - first);
+  rewritten.Release(offset, offset + static_cast<std::int64_t>(part.size()));
+}
+
+void PackMatrix(Worker& worker, const Checkpoint& file, ReservedMemory& rewritten,
+                const WeightView& weight, std::byte* out) {
   const std::int64_t group_bytes = PackedGroupBytes(weight), groups = PackedGroups(weight);
   const std::int64_t at_once = std::max<std::int64_t>(1, kChunkBytes / group_bytes);
   worker.ForEach(CeilDiv(groups, at_once), [&](std::int64_t chunk) {
@@ -38,13 +52,15 @@ void PackMatrix(Worker& worker, const Checkpoint& file, const WeightView& weight
       PackGroup(weight, group, out + group * group_bytes);
     const std::int64_t bytes =
         std::min(end * group_bytes, weight.rows * WeightRowBytes(weight)) - begin * group_bytes;
-    file.ReleasePages({weight.data + begin * group_bytes, static_cast<std::size_t>(bytes)});
+    ReleasePages(file, rewritten,
+                 {weight.data + begin * group_bytes, static_cast<std::size_t>(bytes)});
   });
 }
 
 }  // namespace
 
-Result<ReservedMemory> PackWeights(const Checkpoint& file, ModelWeights& weights, int threads) {
+Result<ReservedMemory> PackWeights(const Checkpoint& file, ReservedMemory& rewritten,
+                                   ModelWeights& weights, int threads) {
   const std::vector<WeightView*> matrices = Matrices(weights);
   std::int64_t bytes = 0;
   for (const WeightView* matrix : matrices) bytes += PackedBytes(*matrix);
@@ -57,7 +73,7 @@ Result<ReservedMemory> PackWeights(const Checkpoint& file, ModelWeights& weights
   RunTeam(threads, [&](Worker& worker) {
     std::byte* out = memory->data();
     for (const WeightView* matrix : matrices) {
-      PackMatrix(worker, file, *matrix, out);
+      PackMatrix(worker, file, rewritten, *matrix, out);
       out += PackedBytes(*matrix);
     }
   });

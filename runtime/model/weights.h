@@ -9,6 +9,7 @@
 #include "runtime/architecture/architectures.h"
 #include "runtime/formats/checkpoint.h"
 #include "runtime/linear/linear.h"
+#include "runtime/model/place_tensors.h"
 #include "runtime/platform/memory.h"
 
 namespace manyhead {
@@ -39,27 +40,21 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
 };
 
-/// Assigns every tensor of `file` to its weight and completes `config` with what follows from
-/// tensors: vocab_size, tied_embeddings and which biases there are.
-/// Errors   kIoError naming a tensor that is missing, has another shape than the metadata says
-///          (both values) or has no place in this architecture: ignoring a tensor would give a
-///          wrong model without notice.
-Result<ModelWeights> BindWeights(const Checkpoint& file, const Architecture& architecture,
-                                 ModelConfig& config);
+/// Lets the weights of a model of `config` point to tensors that RewriteTensors made readable.
+ModelWeights BindWeights(const std::vector<PlacedTensor>& tensors, const ModelConfig& config);
 
-/// Returns the list of the tensors of `file`.
-std::vector<TensorInfo> TensorInfos(const Checkpoint& file);
-
-/// Packs the matrices of `weights` that gain from it, on `threads` threads, and lets `weights`
-/// point to the copies.
+/// Copies the matrices of `weights` that gain from it into packed ones, on `threads` threads, and
+/// points `weights` there. What was read is dropped from the memory of `file` and from `rewritten`.
 /// Errors   kUnsupported when the operating system gives no memory.
-Result<ReservedMemory> PackWeights(const Checkpoint& file, ModelWeights& weights, int threads);
+Result<ReservedMemory> PackWeights(const Checkpoint& file, ReservedMemory& rewritten,
+                                   ModelWeights& weights, int threads);
 
 struct Model::Impl {
   std::unique_ptr<const Checkpoint> file;
   ModelConfig config;
   ModelWeights weights;
-  ReservedMemory packed;  ///< memory that weights point to, besides the file
+  ReservedMemory rewritten, packed;  ///< memory that weights point to, besides the file
+  std::vector<TensorInfo> tensors;   ///< in the order of the file
   Tokenizer tokenizer;
 };
 

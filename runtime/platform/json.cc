@@ -1,5 +1,6 @@
 #include "runtime/platform/json.h"
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -81,16 +82,29 @@ class Builder : public nlohmann::json_sax<Json> {
       whole.root().get_ref<Json::array_t&>().reserve(part.elements.size());
       for (auto& element : part.elements) whole.root().push_back(std::move(element.second.root()));
     } else {
-      whole.root().get_ref<Json::object_t&>().reserve(part.elements.size());
-      for (auto& [name, value] : part.elements) {
-        Json& place = whole.root()[name];
-        JsonTree::Empty(place);  // the earlier value of a repeated key
-        place = std::move(value.root());
-      }
+      MakeObject(part, whole.root().get_ref<Json::object_t&>());
     }
     key_ = std::move(names_.back());
     names_.pop_back();
     return Add(std::move(whole));
+  }
+
+  /// Fills `object`, without the search for equal keys that its own insertion makes for each.
+  static void MakeObject(Part& part, Json::object_t& object) {
+    std::map<std::string_view, std::size_t> places;
+    object.reserve(part.elements.size());
+    Json::object_t::Container& values = object;
+    for (auto& [name, value] : part.elements) {
+      const auto place = places.find(name);
+      if (place == places.end()) {
+        values.emplace_back(std::move(name), std::move(value.root()));
+        places.emplace(values.back().first, values.size() - 1);
+      } else {
+        Json& old = values[place->second].second;
+        JsonTree::Empty(old);  // the earlier value of a repeated key
+        old = std::move(value.root());
+      }
+    }
   }
 
   JsonKeys keys_;

@@ -45,9 +45,17 @@ void MappedFile::AdviseWillNeed() const noexcept {
   madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_WILLNEED);
 }
 
+bool MappedFile::Contains(std::span<const std::byte> part) const noexcept {
+  const auto end = reinterpret_cast<std::uintptr_t>(bytes_.data()) + bytes_.size();
+  const auto first = reinterpret_cast<std::uintptr_t>(part.data());
+  return first >= reinterpret_cast<std::uintptr_t>(bytes_.data()) && first <= end &&
+         part.size() <= end - first;
+}
+
 void MappedFile::ReleasePages(std::span<const std::byte> part) const noexcept {
   // Only whole pages are released: madvise accepts no other start, and its end would reach into the
   // next page.
+  if (!Contains(part)) return;
   const std::int64_t page = OsPageBytes();
   const std::int64_t first = part.data() - bytes_.data();
   const std::int64_t begin = RoundUp(first, page);

@@ -27,7 +27,10 @@ class MappedFile {
   /// Advise the kernel about the next accesses; neither changes any result.
   void AdviseSequential() const noexcept;
   void AdviseWillNeed() const noexcept;
+  /// Returns true where all of `part` lies within bytes().
+  bool Contains(std::span<const std::byte> part) const noexcept;
   /// Releases the pages of `part` of bytes() from this process's memory; reading maps them again.
+  /// Does nothing where `part` lies elsewhere.
   void ReleasePages(std::span<const std::byte> part) const noexcept;
 
  private:

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "manyhead/status.h"
-
-struct pcre2_real_code_8;
+#include "runtime/text/regex.h"
 
 namespace manyhead {
 
@@ -25,10 +23,7 @@ class PreTokenizer {
   Result<std::vector<std::string_view>> Split(std::string_view text) const;
 
  private:
-  struct CodeDeleter {
-    void operator()(pcre2_real_code_8* code) const noexcept;
-  };
-  std::vector<std::unique_ptr<pcre2_real_code_8, CodeDeleter>> codes_;
+  std::vector<Regex> expressions_;
 };
 
 }  // namespace manyhead

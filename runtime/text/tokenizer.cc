@@ -8,6 +8,7 @@
 #include "runtime/formats/checkpoint.h"
 #include "runtime/platform/printable.h"
 #include "runtime/text/bpe_model.h"
+#include "runtime/text/hf_tokenizer.h"
 #include "runtime/text/load.h"
 #include "runtime/text/pretokenizer.h"
 #include "runtime/text/pretokenizer_table.h"
@@ -24,7 +25,8 @@ struct Tokenizer::Impl {
   Vocabulary vocabulary;
   SpecialTokens special;
   bool dummy_prefix = false;
-  std::unique_ptr<const TextModel> model;  // refers to `vocabulary`
+  std::unique_ptr<const TextModel> model;        // refers to `vocabulary`; null with a pipeline
+  std::unique_ptr<const TextPipeline> pipeline;  // of a tokenizer.json
 };
 
 namespace {
@@ -116,10 +118,28 @@ Result<Tokenizer> LoadTokenizer(const Metadata& metadata) {
   return Tokenizer(std::move(impl));
 }
 
+Result<Tokenizer> LoadTokenizer(const Checkpoint& file) {
+  const TokenizerFiles* const files = file.tokenizer_files();
+  if (files == nullptr) return LoadTokenizer(file.tokenizer());
+  Result<HfTokenizer> made = ReadHfTokenizer(*files, file.config());
+  if (!made.ok()) return made.status();
+  auto impl = std::make_unique<Tokenizer::Impl>();
+  impl->model_name = std::move(made->model_name);
+  impl->vocabulary = std::move(made->vocabulary);
+  impl->dummy_prefix = made->drops_space;
+  impl->pipeline = std::move(made->pipeline);
+  impl->special.bos = made->bos;
+  impl->special.eos = made->eos;
+  impl->special.end_tokens = std::move(made->end_tokens);
+  impl->special.add_bos =
+      made->bos && !impl->pipeline->prefix.empty() && impl->pipeline->prefix.front() == *made->bos;
+  return Tokenizer(std::move(impl));
+}
+
 Result<Tokenizer> Tokenizer::Load(const std::string& path) {
   const Result<std::unique_ptr<const Checkpoint>> file = Checkpoint::Open(path);
   if (!file.ok()) return file.status();
-  return LoadTokenizer((*file)->tokenizer());
+  return LoadTokenizer(**file);
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<const Impl> impl) noexcept : impl_(std::move(impl)) {}
@@ -129,6 +149,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
                                                const EncodeOptions& options) const {
+  if (impl_->pipeline != nullptr) return impl_->pipeline->Encode(text, options);
   std::vector<TokenId> ids;
   if (options.add_special && impl_->special.add_bos) ids.push_back(*impl_->special.bos);
   bool after_special = true;
@@ -173,7 +194,9 @@ bool Tokenizer::adds_dummy_prefix() const noexcept { return impl_->dummy_prefix;
 std::string_view Tokenizer::model_name() const noexcept { return impl_->model_name; }
 std::string_view Tokenizer::pre_name() const noexcept { return impl_->pre_name; }
 std::int64_t Tokenizer::memory_bytes() const noexcept {
-  return impl_->vocabulary.memory_bytes() + impl_->model->memory_bytes();
+  return impl_->vocabulary.memory_bytes() + (impl_->pipeline != nullptr
+                                                 ? impl_->pipeline->model->memory_bytes()
+                                                 : impl_->model->memory_bytes());
 }
 
 }  // namespace manyhead

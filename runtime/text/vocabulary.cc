@@ -86,16 +86,6 @@ void AppendSpelled(TextForm form, std::string_view text, std::vector<char>* out)
   }
 }
 
-/// Returns the byte of e.g. "<0x41>".
-std::optional<std::uint8_t> ParseByteToken(std::string_view text) {
-  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
-  std::uint8_t value = 0;
-  const char* end = text.data() + 5;
-  const auto [parsed, error] = std::from_chars(text.data() + 3, end, value, 16);
-  if (error != std::errc() || parsed != end) return std::nullopt;
-  return value;
-}
-
 /// Checks that an array of the file has one entry for each of `count` tokens, or is absent.
 Status CheckCount(std::string_view key, std::int64_t entries, std::size_t count) {
   if (static_cast<std::size_t>(entries) == count) return Status();
@@ -107,6 +97,21 @@ Status CheckCount(std::string_view key, std::int64_t entries, std::size_t count)
 
 std::string_view ByteLevelChar(std::uint8_t byte) noexcept {
   return {kAlphabet.chars[byte].data(), kAlphabet.lengths[byte]};
+}
+
+std::string ByteLevelText(std::string_view text) {
+  std::vector<char> bytes;
+  AppendByteLevel(text, &bytes);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::optional<std::uint8_t> ByteOfToken(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
+  std::uint8_t value = 0;
+  const char* end = text.data() + 5;
+  const auto [parsed, error] = std::from_chars(text.data() + 3, end, value, 16);
+  if (error != std::errc() || parsed != end) return std::nullopt;
+  return value;
 }
 
 std::string EscapeSpaces(std::string_view text, bool prefix) {
@@ -158,6 +163,20 @@ Result<Vocabulary> Vocabulary::Load(const Metadata& metadata, TextForm form) {
   return vocabulary;
 }
 
+Vocabulary Vocabulary::Of(const std::vector<Token>& tokens) {
+  Vocabulary vocabulary;
+  vocabulary.has_kinds_ = true;
+  vocabulary.byte_tokens_.fill(kNoToken);
+  for (const Token& token : tokens) {
+    vocabulary.texts_.insert(vocabulary.texts_.end(), token.text.begin(), token.text.end());
+    vocabulary.text_ends_.push_back(vocabulary.texts_.size());
+    vocabulary.pieces_.insert(vocabulary.pieces_.end(), token.piece.begin(), token.piece.end());
+    vocabulary.piece_ends_.push_back(vocabulary.pieces_.size());
+    vocabulary.kinds_.push_back(token.kind);
+  }
+  return vocabulary;
+}
+
 Status Vocabulary::ReadKinds(const Metadata& metadata) {
   const std::size_t count = text_ends_.size();
   kinds_.assign(count, TokenKind::kNormal);
@@ -166,7 +185,7 @@ Status Vocabulary::ReadKinds(const Metadata& metadata) {
   has_kinds_ = types->has_value();
   if (!has_kinds_) {
     for (TokenId id = 0; id < size() && form_ == TextForm::kSpaceEscaped; ++id)
-      if (ParseByteToken(text(id))) set_kind(id, TokenKind::kByte);
+      if (ByteOfToken(text(id))) set_kind(id, TokenKind::kByte);
     return {};
   }
   const std::vector<std::int64_t>& values = **types;
@@ -207,7 +226,7 @@ Status Vocabulary::IndexTexts() {
     }
     if (kind(id) != TokenKind::kByte) continue;
     // Where "<0x0a>" and "<0x0A>" are both tokens, the later one counts.
-    if (const std::optional<std::uint8_t> byte = ParseByteToken(text(id))) byte_tokens_[*byte] = id;
+    if (const std::optional<std::uint8_t> byte = ByteOfToken(text(id))) byte_tokens_[*byte] = id;
   }
   return {};
 }
@@ -226,7 +245,7 @@ Status Vocabulary::BuildPieces() {
         pieces_.insert(pieces_.end(), text(id).begin(), text(id).end());
         break;
       case TokenKind::kByte: {
-        const std::optional<std::uint8_t> byte = ParseByteToken(text(id));
+        const std::optional<std::uint8_t> byte = ByteOfToken(text(id));
         if (!byte) {
           return IoError(kName, kTokensKey, "[", id, "] = '", Printable(text(id)),
                          "' is of type byte; expected the form '<0x41>'");

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -36,6 +37,12 @@ enum class TextForm : std::uint8_t {
 /// Returns the character that spells `byte` in a byte-level vocabulary, in UTF-8.
 std::string_view ByteLevelChar(std::uint8_t byte) noexcept;
 
+/// Returns the bytes that a byte-level text spells. A character that spells none stays as it is.
+std::string ByteLevelText(std::string_view text);
+
+/// Returns the byte of "<0x41>"; nothing for another text.
+std::optional<std::uint8_t> ByteOfToken(std::string_view text);
+
 /// Returns `text` in the spelling of SentencePiece-style vocabularies: each space becomes U+2581,
 /// and one more precedes the text with `prefix`.
 std::string EscapeSpaces(std::string_view text, bool prefix);
@@ -46,6 +53,14 @@ class Vocabulary {
   /// Errors   kIoError naming the key and both values: no tokens, too many or too few types or
   ///          scores, a repeated text, an unknown type, a byte token without a byte.
   static Result<Vocabulary> Load(const Metadata& metadata, TextForm form);
+
+  /// One token of a vocabulary that is read from elsewhere.
+  struct Token {
+    std::string text, piece;
+    TokenKind kind = TokenKind::kNormal;
+  };
+  /// Without scores and without an index by text: Find finds nothing.
+  static Vocabulary Of(const std::vector<Token>& tokens);
 
   std::int64_t size() const noexcept { return static_cast<std::int64_t>(kinds_.size()); }
   bool Contains(std::int64_t id) const noexcept { return id >= 0 && id < size(); }

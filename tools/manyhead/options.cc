@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
+#include <utility>
 
 #include "manyhead/output_file.h"
 #include "tools/manyhead/descriptor_io.h"
@@ -226,6 +228,9 @@ void AddKvTypeAndMath(App app, SessionFlags* flags) {
   AddChoice(app, "--weights", &flags->weights, {"packed", "mapped"},
             "packed: low-bit weights copied side by side at the start, faster to multiply; mapped: "
             "as the file has them");
+  AddChoice(app, "--weight-type", &flags->weight_type,
+            {"stored", "f32", "f16", "bf16", "q8_0", "q4_0"},
+            "The type that matrices of F32, F16 or BF16 get while they are loaded");
 }
 
 void AddKvPolicy(App app, SessionFlags* flags) {
@@ -270,6 +275,12 @@ ModelOptions ToModelOptions(const SessionFlags& flags) {
   ModelOptions options;
   options.weights = flags.weights == "mapped" ? WeightStorage::kMapped : WeightStorage::kPacked;
   options.threads = static_cast<int>(flags.threads);
+  constexpr std::pair<std::string_view, WeightType> kTypes[] = {
+      {"f32", WeightType::kF32},   {"f16", WeightType::kF16},   {"bf16", WeightType::kBf16},
+      {"q8_0", WeightType::kQ8_0}, {"q4_0", WeightType::kQ4_0},
+  };
+  for (const auto& [name, type] : kTypes)
+    if (flags.weight_type == name) options.weight_type = type;
   return options;
 }
 

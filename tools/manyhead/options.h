@@ -61,6 +61,7 @@ struct SessionFlags {
   std::int64_t kv_budget_bytes = 0;
   std::string math;
   std::string weights;
+  std::string weight_type;
 };
 
 void AddThreads(App app, std::int64_t* threads);
