@@ -65,8 +65,8 @@ struct Architecture {
   bool biases = false;
   bool hf_qkv_bias = false;  ///< queries, keys and values have biases, the output none, whatever
                              ///< attention_bias says
-  ProjectionLayout projections = ProjectionLayout::kSeparate;     ///< of GGUF files
-  ProjectionLayout hf_projections = ProjectionLayout::kSeparate;  ///< of safetensors files
+  ProjectionLayout projections = ProjectionLayout::kSeparate;     ///< layout in GGUF files
+  ProjectionLayout hf_projections = ProjectionLayout::kSeparate;  ///< layout in safetensors files
 
   std::int64_t window = 0;          ///< default where a GGUF file does not state it
   std::int64_t window_pattern = 0;  ///< every n-th layer sees all; 0 = no such rule

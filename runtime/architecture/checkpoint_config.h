@@ -7,11 +7,11 @@
 
 namespace manyhead {
 
-/// The family of a checkpoint of any format.
+/// Reads the family of a checkpoint of any format.
 /// Errors   as ReadGgufArchitecture and ReadHfArchitecture.
 Result<const Architecture*> ReadArchitecture(const Checkpoint& file);
 
-/// The config of a checkpoint of any format, but for what its tensors say.
+/// Reads the config of a checkpoint of any format, but for what its tensors say.
 /// Errors   as ReadGgufConfig and ReadHfConfig.
 Result<ModelConfig> ReadConfig(const Checkpoint& file, const Architecture& architecture);
 

@@ -14,7 +14,7 @@ namespace manyhead {
 /// Bounds above any real model, which keep sizes computed from a file far from overflow.
 inline constexpr std::int64_t kMaxLayers = 4096;
 inline constexpr std::int64_t kMaxDim = std::int64_t{1} << 24;
-inline constexpr std::int64_t kMaxHeadDim = 1024;  ///< of the attention kernels
+inline constexpr std::int64_t kMaxHeadDim = 1024;  ///< limit of the attention kernels
 inline constexpr std::int64_t kMaxContext = std::int64_t{1} << 31;
 
 /// Reads the keys of one model's metadata and remembers the first thing that is wrong.
@@ -27,30 +27,30 @@ class ConfigReader {
   const Status& status() const { return status_; }
   bool ok() const { return status_.ok(); }
 
-  /// Whether the key is there; null counts as absent.
+  /// Returns true where the key is there; null counts as absent.
   bool Has(std::string_view key) const { return metadata_.Count(Name(key)) > 0; }
 
-  /// The integer at `key` within [low, high]; `fallback` when absent, unless it is negative.
+  /// Returns the integer at `key` within [low, high]; `fallback` when absent, unless it is negative.
   std::int64_t Int(std::string_view key, std::int64_t low, std::int64_t high,
                    std::int64_t fallback);
 
-  /// The finite number at `key`, above `low`; `fallback` when absent, unless it is negative.
+  /// Returns the finite number at `key`, above `low`; `fallback` when absent, unless it is negative.
   double Float(std::string_view key, double low, double fallback);
 
-  /// The finite number at `key`, where 0 states that the feature is off: `off` then, and `fallback`
-  /// when the key is absent.
+  /// Returns the finite number at `key`. The number 0 says that the feature is off and gives `off`;
+  /// an absent key gives `fallback`.
   double FloatOrOff(std::string_view key, double off, double fallback);
 
   bool Bool(std::string_view key, bool fallback);
 
-  /// The numbers at `key`; none when absent.
+  /// Returns the numbers at `key`; none when absent.
   std::vector<float> Floats(std::string_view key);
 
-  /// One integer a layer: the file holds an array of them or one for all.
+  /// Returns one integer for each layer: the file holds an array of them or one number for all.
   std::vector<std::int64_t> PerLayer(std::string_view key, std::int64_t layers, std::int64_t low,
                                      std::int64_t high, std::int64_t fallback);
 
-  /// The string at `full_key`, which stands without a prefix; empty when absent.
+  /// Returns the string at `full_key`, which stands without a prefix; empty when absent.
   std::string String(const std::string& full_key);
 
   std::string Name(std::string_view key) const;

@@ -17,7 +17,7 @@
 namespace manyhead {
 namespace {
 
-/// What a family's config.json calls the numbers of its shape.
+/// The names that a family's config.json has for the numbers of its shape.
 struct SizeKeys {
   std::string_view d_model, layers, heads, ffn, context, epsilon;
 };
@@ -53,7 +53,7 @@ std::string ValueOf(const Metadata& metadata, std::string_view key) {
   return "set";
 }
 
-/// Refuses a folder that turns on something that this library does not compute.
+/// Returns an error for a folder that turns on something that this library does not compute.
 Status CheckRefused(const ConfigReader& reader, const Metadata& metadata,
                     const Architecture& architecture) {
   const auto is_on = [&](std::string_view key) {
@@ -95,7 +95,7 @@ Status ReadActivation(ConfigReader& reader, ModelConfig& config) {
   return {};
 }
 
-/// The number that the config class has where the key is absent; -1, a missing key, without one.
+/// Returns the default of the config class; -1, which stands for a required key, without one.
 std::int64_t Default(std::int64_t value) { return value > 0 ? value : -1; }
 
 Status ReadLayers(ConfigReader& reader, const Architecture& architecture, const SizeKeys& keys,
@@ -121,7 +121,7 @@ Status ReadLayers(ConfigReader& reader, const Architecture& architecture, const 
   return reader.status();
 }
 
-/// The layers that "layer_types" gives a window.
+/// Reads which layers "layer_types" gives a window.
 Status ReadLayerTypes(const ConfigReader& reader, const Metadata& metadata, std::int64_t window,
                       ModelConfig& config) {
   const auto types = metadata.GetStrings(reader.Name("layer_types"));
@@ -155,7 +155,7 @@ Status ReadWindows(ConfigReader& reader, const Metadata& metadata, const Archite
       reader.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
   const std::int64_t pattern = reader.Int(pattern_key, 1, kMaxLayers,
                                           std::max<std::int64_t>(1, architecture.window_pattern));
-  constexpr std::int64_t kFirstOfQwen = 28;  // of the config class
+  constexpr std::int64_t kFirstOfQwen = 28;  // default of the config class
   const std::int64_t first = reader.Int("max_window_layers", 0, INT32_MAX, kFirstOfQwen);
   const bool use = reader.Bool("use_sliding_window", false);
   for (std::int64_t i = 0; i < std::ssize(config.layers); ++i) {
@@ -167,7 +167,7 @@ Status ReadWindows(ConfigReader& reader, const Metadata& metadata, const Archite
   return reader.status();
 }
 
-/// What changes the order of a layer's parts.
+/// Reads what changes the order of a layer's parts.
 void ReadResidual(ConfigReader& reader, const Architecture& architecture, ModelConfig& config) {
   const bool parallel = reader.Bool("use_parallel_residual", architecture.parallel);
   config.residual = parallel ? ResidualKind::kParallel : ResidualKind::kSequential;

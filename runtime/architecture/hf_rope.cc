@@ -37,7 +37,7 @@ std::int64_t OriginalContext(const Section& section, std::int64_t context) {
                               context);
 }
 
-/// The amplitude of yarn, as a factor on the usual one.
+/// Returns the amplitude of yarn as a factor on the usual one.
 double YarnAttentionFactor(const Section& section, double factor) {
   const auto usual = [](double stretch, double scale) {
     return stretch <= 1 ? 1 : 0.1 * scale * std::log(stretch) + 1;
@@ -51,7 +51,7 @@ double YarnAttentionFactor(const Section& section, double factor) {
   return amplitude / usual(factor, 1);
 }
 
-/// Factors for short and for long contexts, which may stand beside the section.
+/// Reads factors for short and for long contexts; the context may stand beside the section.
 void ReadLongRope(const Section& section, std::int64_t context, RopeConfig& rope) {
   ConfigReader& reader = section.reader();
   rope.scaling = RopeScaling::kFactors;
@@ -110,7 +110,8 @@ Status ReadScaling(const Section& section, std::int64_t context, RopeConfig& rop
   return reader.status();
 }
 
-/// Which part of a head turns. Files have the key in one of two places, or by another name.
+/// Returns the part of a head that turns. Files have the key in one of two places, or by another
+/// name.
 double RotaryPart(const Section& section, const Architecture& architecture) {
   ConfigReader& reader = section.reader();
   double part = reader.Float("rotary_pct", 0, architecture.hf_rotary_part);
@@ -120,7 +121,7 @@ double RotaryPart(const Section& section, const Architecture& architecture) {
   return part;
 }
 
-/// The base where the section has none of its own.
+/// Returns the base for a section that has none of its own.
 double ReadBase(ConfigReader& reader, double fallback) {
   return reader.Float("rope_theta", 1, reader.Float("rotary_emb_base", 1, fallback));
 }
@@ -140,7 +141,7 @@ Result<RopeConfig> ReadRope(const Section& section, const Architecture& architec
                    " elements; expected an even number of them");
   if (Status status = ReadScaling(section, config.context_length, rope); !status.ok())
     return status;
-  // What the keys' own ranges leave, e.g. one that must be above another.
+  // This checks what the keys' own ranges leave, e.g. one that must be above another.
   if (const Result<Rope> created = Rope::Create(rope, head_dim, Isa::kScalar); !created.ok())
     return IoError("config.json", created.status().message());
   return rope;

@@ -67,7 +67,7 @@ std::int64_t KeyRows(const Context& c) { return c.layer.num_kv_heads * c.layer.h
 std::int64_t ValueRows(const Context& c) { return c.layer.num_kv_heads * c.layer.head_dim_v; }
 std::int64_t FusedRows(const Context& c) { return QueryRows(c) + KeyRows(c) + ValueRows(c); }
 Shape FfnIn(const Context& c) { return {c.layer.ffn_dim, c.config.d_model}; }
-/// Up, below the gate where both are one.
+/// Returns the shape of up, which lies below the gate where both are one.
 Shape UpIn(const Context& c) {
   return {(IsFusedGate(c) ? 2 : 1) * c.layer.ffn_dim, c.config.d_model};
 }

@@ -97,9 +97,9 @@ std::string GgufName(TensorRole role, TensorPart part);
 /// Returns the name in safetensors files; empty where `scheme` has no such tensor.
 std::string HfName(const TensorRow& row, HfNames scheme, std::int64_t layer);
 
-/// `name` as folders have it that were saved without the part which makes logits.
+/// Returns `name` as folders have it that were saved without the part which makes logits.
 std::string HfBaseName(const std::string& name);
-/// Whether a tensor of this name is a table that code can compute, such as a mask: it may be there
+/// Returns true where a tensor of this name is a table that code can compute, such as a mask: it may be there
 /// and is not read.
 bool IsHfBuffer(std::string_view name) noexcept;
 
@@ -108,7 +108,7 @@ struct ModelTensor {
   const TensorRow* row = nullptr;
   std::int64_t layer = -1;  ///< -1: outside layers
   std::vector<std::int64_t> shape;
-  std::int64_t head_dim = 0;  ///< of the layer
+  std::int64_t head_dim = 0;  ///< head_dim of the layer
 };
 
 /// Returns the tensors of a model of `config`, first those outside layers, then layer by layer.

@@ -38,7 +38,7 @@ bool IsThere(const std::string& path) {
          std::filesystem::file_type::not_found;
 }
 
-/// Whether an index may mean this file: one of the folder itself.
+/// Returns true where an index may name this file: one of the folder itself.
 bool IsPlainName(std::string_view name) {
   return name.ends_with(kSuffix) && name.size() > kSuffix.size() && name.front() != '.' &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
@@ -132,7 +132,7 @@ Status HfFolder::Impl::AddShard(const std::string& name) {
   return {};
 }
 
-/// The file of every tensor, as the index lists them.
+/// Reads the index, which lists the file of every tensor.
 Result<std::map<std::string, std::string>> HfFolder::Impl::ReadIndex() {
   const Result<std::string_view> text = ReadText(kIndex, kMaxTextBytes);
   if (!text.ok()) return text.status();
@@ -153,7 +153,8 @@ Result<std::map<std::string, std::string>> HfFolder::Impl::ReadIndex() {
   return files;
 }
 
-/// Every tensor of the index lies in its file, and every tensor of the files is in the index.
+/// Checks that every tensor of the index lies in its file, and every tensor of the files is in the
+/// index.
 Status HfFolder::Impl::CheckIndex(const std::map<std::string, std::string>& files,
                                   const std::vector<std::string>& names) const {
   std::size_t count = 0;

@@ -12,11 +12,11 @@
 
 namespace manyhead {
 
-/// What a safetensors file holds and where, with every byte of its header checked once.
+/// The contents of a safetensors file and their places, with every byte of its header checked once.
 struct SafetensorsIndex {
-  std::vector<std::string> names;        ///< of tensors, then of others; views below point here
+  std::vector<std::string> names;        ///< names of all tensors; views below point here
   std::vector<StoredTensor> tensors;     ///< in the order of their data
-  std::vector<UnreadableTensor> others;  ///< of types that this library does not read
+  std::vector<UnreadableTensor> others;  ///< tensors of types that this library does not read
 };
 
 /// Checks `bytes`, the whole file, and indexes it; the tensors' data point into `bytes`. `name`

@@ -7,7 +7,7 @@
 
 namespace manyhead {
 
-/// Whether EncodeWeights makes weights of this type: F32, F16, BF16, Q8_0 and Q4_0.
+/// Returns true where EncodeWeights makes weights of this type: F32, F16, BF16, Q8_0 and Q4_0.
 bool CanEncode(WeightType type) noexcept;
 
 /// Writes `count` numbers, a multiple of the type's block, to `out` as weights of `type`. Halves
@@ -23,7 +23,7 @@ bool CanEncode(WeightType type) noexcept;
 /// Source   the block layouts of GGUF
 void EncodeWeights(WeightType type, const float* x, std::int64_t count, std::byte* out) noexcept;
 
-/// The element `index` of weights of F32, F16 or BF16 at any address.
+/// Returns the element `index` of weights of F32, F16 or BF16 at any address.
 float LoadWeight(WeightType type, const std::byte* data, std::int64_t index) noexcept;
 
 }  // namespace manyhead

@@ -15,7 +15,7 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-/// What the format of a checkpoint changes about its tensors.
+/// Knows what the format of a checkpoint changes about its tensors.
 class Naming {
  public:
   Naming(const Checkpoint& file, const Architecture& architecture)
@@ -39,8 +39,8 @@ class Naming {
   float Added(const TensorRow& row) const {
     return hf_ && row.part == TensorPart::kScale && architecture_.hf_norms_less_one ? 1.0F : 0.0F;
   }
-  /// Whether the config says which biases there are; else the tensors do, and a family that may
-  /// have one may also lack it.
+  /// Returns true where the config says which biases there are. Else the tensors say it, and a
+  /// family that may have one may also lack it.
   bool StatesBiases() const { return hf_ || architecture_.biases; }
   std::string_view family() const { return hf_ ? architecture_.hf : architecture_.gguf; }
 
@@ -55,7 +55,7 @@ class Finder {
  public:
   explicit Finder(const Checkpoint& file) : file_(file) {}
 
-  /// The tensor of that shape, where 0 accepts any size; null when it is absent.
+  /// Returns the tensor of that shape, where 0 accepts any size; null when it is absent.
   const StoredTensor* Take(const std::string& name, const Shape& shape, bool required) {
     if (!status_.ok()) return nullptr;
     const StoredTensor* tensor = file_.FindTensor(name);
@@ -75,7 +75,7 @@ class Finder {
     Skip(tensor->name);
     return tensor;
   }
-  /// A tensor of that name may be there and is not read.
+  /// Records that a tensor of that name may be there and is not read.
   void Skip(std::string_view name) { taken_.insert(name); }
 
   Status Finish(std::string_view architecture) {
@@ -108,7 +108,7 @@ class Finder {
   Status status_;
 };
 
-/// Whether any layer has one of the biases.
+/// Returns true where any layer has one of the biases.
 bool HasBias(const Checkpoint& file, const ModelConfig& config,
              std::initializer_list<TensorRole> roles) {
   for (const TensorRole role : roles)
@@ -118,7 +118,7 @@ bool HasBias(const Checkpoint& file, const ModelConfig& config,
   return false;
 }
 
-/// Completes `config` with what the presence and the shapes of tensors say.
+/// Completes `config` with what follows from the presence and the shapes of tensors.
 Status CompleteConfig(const Checkpoint& file, const Naming& naming, Finder& finder,
                       ModelConfig& config) {
   const TensorRow& embedding = FindTensorRow(TensorRole::kEmbedding, TensorPart::kMatrix);
@@ -159,7 +159,7 @@ Result<std::vector<PlacedTensor>> PlaceTensors(const Checkpoint& file,
     // Where a family may have a bias and a file has another of its kind, the missing one is 0.
     const bool optional = wanted.row->part == TensorPart::kBias && !naming.StatesBiases();
     const std::string name = naming.Name(*wanted.row, wanted.layer);
-    if (name.empty()) continue;  // what the format keeps with the config
+    if (name.empty()) continue;  // the format keeps it with the config
     Shape shape = wanted.shape;
     PlacedTensor placed;
     placed.transposed = naming.Transposed(*wanted.row);

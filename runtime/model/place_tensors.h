@@ -31,9 +31,9 @@ Result<std::vector<PlacedTensor>> PlaceTensors(const Checkpoint& file,
                                                const Architecture& architecture,
                                                ModelConfig& config);
 
-/// How tensors become what products read.
+/// Options of RewriteTensors.
 struct RewriteOptions {
-  std::optional<WeightType> weight_type;  ///< of matrices; nothing: as the file has them
+  std::optional<WeightType> weight_type;  ///< type of matrices; nothing: as stored
   int threads = 1;
 };
 
@@ -45,7 +45,7 @@ struct RewriteOptions {
 Result<ReservedMemory> RewriteTensors(const Checkpoint& file, const RewriteOptions& options,
                                       std::vector<PlacedTensor>& tensors);
 
-/// The elements of a tensor in f32.
+/// Returns the elements of a tensor in f32.
 std::vector<float> WidenedTensor(const PlacedTensor& tensor);
 
 /// Lists the tensors by the names of GGUF files, in the order of the file.

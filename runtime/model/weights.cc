@@ -137,7 +137,7 @@ void Bind(const PlacedTensor& tensor, const ModelConfig& config, ModelWeights& w
   }
 }
 
-/// Where a file has some of the biases of a kind, the others are zeros.
+/// Fills biases that a file lacks, while it has others of their kind, with zeros.
 void FillBiases(const ModelConfig& config, ModelWeights& weights) {
   const auto fill = [](bool wanted, std::int64_t size, std::vector<float>& bias) {
     if (wanted && bias.empty()) bias.resize(static_cast<std::size_t>(size));

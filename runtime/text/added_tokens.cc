@@ -8,7 +8,7 @@
 namespace manyhead {
 namespace {
 
-/// Where the white space at the end of `text` begins.
+/// Returns where the white space at the end of `text` begins.
 std::size_t SpaceAtEnd(std::string_view text) {
   while (!text.empty() && IsWhiteSpace(LastChar(text))) {
     do text.remove_suffix(1);
@@ -17,7 +17,7 @@ std::size_t SpaceAtEnd(std::string_view text) {
   return text.size();
 }
 
-/// Bytes of white space that `text` begins with.
+/// Returns the bytes of white space that `text` begins with.
 std::size_t SpaceAtStart(std::string_view text) {
   std::size_t at = 0;
   for (std::size_t size = 0; at < text.size(); at += size)
@@ -25,7 +25,7 @@ std::size_t SpaceAtStart(std::string_view text) {
   return at;
 }
 
-/// Whether no letter or digit stands beside the bytes [begin, end) of `text`.
+/// Returns true where no letter or digit stands beside the bytes [begin, end) of `text`.
 bool StandsAlone(std::string_view text, std::size_t begin, std::size_t end) {
   std::size_t size = 0;
   const bool left = begin == 0 || !IsWordChar(LastChar(text.substr(0, begin)));

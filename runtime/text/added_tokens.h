@@ -47,13 +47,13 @@ class AddedTokenFinder {
   std::vector<Fragment> Split(std::string_view text, bool parse_special) const;
 
  private:
-  /// The token that begins at `at`, the longest; null without one.
+  /// Returns the token that begins at `at`, the longest; null without one.
   const AddedToken* Match(std::string_view text, std::size_t at) const;
   void Index();
 
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::string_view, std::size_t> by_text_;
-  std::array<std::vector<std::size_t>, 256> lengths_;  // by first byte, longest first
+  std::array<std::vector<std::size_t>, 256> lengths_;  // lengths by first byte, longest first
 };
 
 }  // namespace manyhead

@@ -16,7 +16,7 @@ struct Around {
   std::vector<TokenId> before, after;
 };
 
-/// The ids of one of a template's special tokens.
+/// Adds the ids of one of a template's special tokens.
 Status AddTemplateToken(const JsonPart& json, const std::string& name, std::vector<TokenId>* ids) {
   const JsonPart token = json["special_tokens"][name.c_str()];
   const JsonPart::Json& list = token["ids"].json();
@@ -49,7 +49,7 @@ Status ReadTemplate(const JsonPart& json, Around* around) {
   return status;
 }
 
-/// The id of a list of a token and its id.
+/// Reads the id of a list of a token and its id.
 Status ReadPair(const JsonPart& json, std::vector<TokenId>* ids) {
   const JsonPart::Json& pair = json.json();
   if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_unsigned() ||
@@ -84,7 +84,7 @@ Status ReadPostProcessor(const JsonPart& json, Around* around) {
   return status;
 }
 
-/// The tokens of the model and those that were added to it, by id.
+/// Lists the tokens of the model and those that were added to it, by id.
 Status ListTokens(const WordModel& model, const std::vector<AddedToken>& added,
                   const PieceRule& rule, std::vector<Vocabulary::Token>* tokens) {
   const auto place = [&](TokenId id) -> Vocabulary::Token& {
@@ -110,7 +110,7 @@ Status ListTokens(const WordModel& model, const std::vector<AddedToken>& added,
   return {};
 }
 
-/// The token of a key such as "eos_token", which is a text or an object with one.
+/// Returns the token of a key such as "eos_token", which is a text or an object with one.
 Result<std::optional<TokenId>> TokenOfKey(const JsonMetadata& config, const char* key,
                                           const std::vector<Vocabulary::Token>& tokens) {
   Result<std::optional<std::string_view>> text = config.GetString(key);
@@ -123,7 +123,7 @@ Result<std::optional<TokenId>> TokenOfKey(const JsonMetadata& config, const char
   return id;
 }
 
-/// The ids at a key such as "eos_token_id": one or a list.
+/// Returns the ids at a key such as "eos_token_id": one or a list.
 Result<std::vector<TokenId>> IdsOfKey(const Metadata& config, std::string_view key,
                                       std::size_t count) {
   std::vector<TokenId> ids;
@@ -143,7 +143,7 @@ Result<JsonMetadata> ParseOptional(std::string_view text, const char* name) {
   return JsonMetadata::Parse(text.empty() ? "{}" : text, name);
 }
 
-/// Which tokens begin and end a text: what the tokenizer says, else what the model does.
+/// Reads which tokens begin and end a text: what the tokenizer says, else what the model does.
 Status ReadRoles(const TokenizerFiles& files, const Metadata& config,
                  const std::vector<Vocabulary::Token>& tokens, HfTokenizer* made) {
   const Result<JsonMetadata> own = ParseOptional(files.tokenizer_config, "tokenizer_config.json");

@@ -12,7 +12,7 @@
 
 namespace manyhead {
 
-/// What the texts of a folder say about its tokenizer.
+/// The tokenizer that the texts of a folder describe.
 struct HfTokenizer {
   std::string model_name;
   Vocabulary vocabulary;

@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::size_t kMaxExpressionBytes = std::size_t{64} << 10;
 
-/// White_Space. PCRE2's own \s has U+180E beside it.
+/// The characters of White_Space. PCRE2's own \s has U+180E beside it.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F})"
     R"(\x{3000})";
 
-/// What Unicode 15.1, which the reference tokenizers follow, adds to Unicode 14, which PCRE2 10.42
-/// knows. A later PCRE2 has these characters twice, which changes nothing.
+/// The characters that Unicode 15.1, which the reference tokenizers follow, adds to Unicode 14,
+/// which PCRE2 10.42 knows. A later PCRE2 then has these characters twice, which changes nothing.
 struct AddedChars {
   std::string_view category;
   std::string_view ranges;

@@ -11,7 +11,7 @@ namespace {
 
 using Made = Result<std::unique_ptr<const TextNormalizer>>;
 
-/// Appends what `keep` returns true for.
+/// Returns the characters that `keep` returns true for.
 template <class Keep>
 std::string Filtered(std::string_view text, Keep keep) {
   std::string out;
@@ -137,7 +137,7 @@ class BertNormalizer final : public TextNormalizer {
  private:
   static bool IsBlank(char32_t c) { return IsWhiteSpace(c); }
 
-  /// Without control characters, and with plain spaces.
+  /// Returns `text` without control characters, and with plain spaces.
   static std::string Cleaned(std::string_view text) {
     std::string out;
     for (std::size_t at = 0, size = 0; at < text.size(); at += size) {
@@ -159,7 +159,7 @@ class BertNormalizer final : public TextNormalizer {
            (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
   }
 
-  /// With spaces around every ideograph.
+  /// Returns `text` with spaces around every ideograph.
   static std::string Spaced(std::string_view text) {
     std::string out;
     for (std::size_t at = 0, size = 0; at < text.size(); at += size) {

@@ -20,7 +20,7 @@ class TextNormalizer {
   virtual Status Apply(std::string* text) const = 0;
 };
 
-/// The normalizer that an object of tokenizer.json describes: Sequence, NFC, NFD, NFKC, NFKD,
+/// Makes the normalizer that an object of tokenizer.json describes: Sequence, NFC, NFD, NFKC, NFKD,
 /// Lowercase, Strip, StripAccents, Replace, Prepend or BertNormalizer.
 /// Errors   kIoError for a value that is wrong, kUnsupported naming another type.
 Result<std::unique_ptr<const TextNormalizer>> MakeTextNormalizer(const JsonPart& json);

@@ -17,7 +17,7 @@ struct PieceRule {
     kWordPiece,  ///< words with a space before each, but for those that continue one
   };
   Kind kind = Kind::kSpaced;
-  std::string mark;          ///< what stands for a space, or begins what continues a word
+  std::string mark;          ///< mark of a space, or of what continues a word
   bool byte_tokens = false;  ///< "<0x41>" is the byte 0x41
   bool drops_space = true;   ///< a text loses the space that it begins with
   bool cleans_up = false;    ///< no space before punctuation
@@ -26,7 +26,7 @@ struct PieceRule {
 /// Errors   kIoError for a value that is wrong, kUnsupported naming a decoder or one of its values.
 Result<PieceRule> ReadPieceRule(const JsonPart& json);
 
-/// The text of the token `token`.
+/// Returns the text that `token` decodes to.
 std::string PieceOf(const PieceRule& rule, std::string_view token);
 
 }  // namespace manyhead

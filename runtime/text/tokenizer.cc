@@ -26,7 +26,7 @@ struct Tokenizer::Impl {
   SpecialTokens special;
   bool dummy_prefix = false;
   std::unique_ptr<const TextModel> model;        // refers to `vocabulary`; null with a pipeline
-  std::unique_ptr<const TextPipeline> pipeline;  // of a tokenizer.json
+  std::unique_ptr<const TextPipeline> pipeline;  // the way of a tokenizer.json
 };
 
 namespace {

@@ -17,18 +17,20 @@ bool IsOther(char32_t c) noexcept;          ///< the category C
 /// Letters, marks, decimal digits, connectors and joiners: what \w means in Unicode expressions.
 bool IsWordChar(char32_t c) noexcept;
 
-/// The character that valid UTF-8 `text`, which is not empty, begins with; `size` is its bytes.
+/// Returns the character that valid UTF-8 `text`, which is not empty, begins with; `size` becomes
+/// its bytes.
 char32_t FirstChar(std::string_view text, std::size_t* size) noexcept;
-/// The character that valid UTF-8 `text`, which is not empty, ends with.
+/// Returns the character that valid UTF-8 `text`, which is not empty, ends with.
 char32_t LastChar(std::string_view text) noexcept;
 void AppendChar(char32_t c, std::string* out);
 
-/// The text in small letters, character by character.
+/// Returns the text in small letters, character by character.
 std::string ToLower(std::string_view text);
 
 enum class NormalForm : std::uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-/// Valid UTF-8 `text` in one of Unicode's forms. Memory   throws bad_alloc.
+/// Returns valid UTF-8 `text` in one of Unicode's forms.
+/// Memory   throws bad_alloc.
 /// Source   Unicode Standard Annex 15
 std::string ToNormalForm(NormalForm form, std::string_view text);
 

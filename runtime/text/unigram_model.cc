@@ -13,7 +13,7 @@ namespace {
 
 using Made = Result<std::unique_ptr<const WordModel>>;
 
-/// What an unknown character costs beside the lowest score.
+/// The cost of an unknown character beside the lowest score.
 constexpr double kUnknownPenalty = 10;
 
 /// Unigram: of all ways to cut a word into tokens, the one whose scores have the highest sum, of
@@ -33,7 +33,7 @@ class UnigramModel final : public WordModel {
   /// The best way to reach a place in a word.
   struct Path {
     double score = 0;
-    std::size_t begin = kNowhere;  ///< of its last token
+    std::size_t begin = kNowhere;  ///< beginning of its last token
     TokenId id = kNoToken;         ///< kNoToken: a character that no token has
   };
 

@@ -34,14 +34,15 @@ class WordModel {
   virtual Status Append(std::string_view word, std::vector<TokenId>* ids) const = 0;
 
   const TokenIds& ids() const noexcept { return ids_; }
-  /// The token that stands for what the vocabulary lacks, or kNoToken.
+  /// Returns the token that stands for what the vocabulary lacks, or kNoToken.
   TokenId unknown() const noexcept { return unknown_; }
-  /// Bytes of its tables, as far as the standard library shows them.
+  /// Returns the bytes of its tables, as far as the standard library shows them.
   virtual std::int64_t memory_bytes() const noexcept;
 
  protected:
   TokenId Find(std::string_view text) const noexcept;
-  /// The byte tokens "<0x41>" of every byte of `text`; false, with nothing appended, if one lacks.
+  /// Appends the byte tokens "<0x41>" of every byte of `text`; returns false, with nothing appended,
+  /// if one lacks.
   bool AppendBytes(std::string_view text, std::vector<TokenId>* ids) const;
 
   TokenIds ids_;
@@ -51,10 +52,10 @@ class WordModel {
 /// Ids of a file lie below this.
 inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 22;
 
-/// "<0x41>"
+/// Returns e.g. "<0x41>".
 std::string ByteTokenText(std::uint8_t byte);
 
-/// The model that an object of tokenizer.json describes: BPE, WordPiece or Unigram.
+/// Makes the model that an object of tokenizer.json describes: BPE, WordPiece or Unigram.
 /// Errors   kIoError for a value that is wrong, kUnsupported naming another type or an option.
 Result<std::unique_ptr<const WordModel>> MakeWordModel(const JsonPart& json);
 Result<std::unique_ptr<const WordModel>> MakePairModel(const JsonPart& json);

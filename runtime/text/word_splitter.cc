@@ -9,7 +9,7 @@
 #include "runtime/text/unicode.h"
 #include "runtime/text/vocabulary.h"
 
-// What IsWordChar accepts, for the inside of brackets.
+// The characters that IsWordChar accepts, for the inside of brackets.
 #define MANYHEAD_WORD_CHARS                                                    \
   R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}\x{1F130}-)" \
   R"(\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})"
@@ -19,7 +19,7 @@ namespace {
 
 using Made = Result<std::unique_ptr<const WordSplitter>>;
 
-/// What becomes of the parts that a pattern matches.
+/// The fate of the parts that a pattern matches.
 enum class SplitBehavior : std::uint8_t {
   kRemoved,
   kIsolated,

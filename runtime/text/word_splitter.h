@@ -25,7 +25,7 @@ class WordSplitter {
   virtual Status Apply(std::vector<TextPart>* parts) const = 0;
 };
 
-/// The pre-tokenizer that an object of tokenizer.json describes: Sequence, ByteLevel, Split,
+/// Makes the pre-tokenizer that an object of tokenizer.json describes: Sequence, ByteLevel, Split,
 /// Metaspace, BertPreTokenizer, Digits, Punctuation, Whitespace, WhitespaceSplit or
 /// CharDelimiterSplit.
 /// Errors   kIoError for a value that is wrong, kUnsupported naming another type.

@@ -54,7 +54,7 @@ TEST(HfFolder, OpensTheFilesOfAnIndexAndLinks) {
   const TempDir folder, blobs;
   folder.Write("config.json", "{}");
   blobs.Write("blob", Shard("a", '\1'));
-  // As a cache of downloads keeps files.
+  // A cache of downloads keeps files this way.
   fs::create_symlink(blobs.File("blob"), folder.File("x-1.safetensors"));
   folder.Write("x-2.safetensors", Shard("b", '\2'));
   folder.Write("model.safetensors.index.json",

@@ -207,7 +207,6 @@ TEST(HfFolder, TellsItsTokenizersEnds) {
   EXPECT_EQ(model->tensors()[0].name.substr(0, 4), "outp");
 }
 
-// What a folder saves for its embedding may also be saved for its head, and then is one.
 TEST(HfFolder, QuantisesWhileLoading) {
   ModelOptions options;
   options.weight_type = WeightType::kQ8_0;
