@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,20 @@ Result<const Architecture*> FamilyOf(const ModelConfig& config) {
         one.positions == config.positions)
       return &one;
   return refuse("norms or blocks that no family has", "those of a family");
+}
+
+/// Whether ShapeBlocks makes every tensor's type.
+Status CheckTypes(const ModelShape& shape) {
+  constexpr WeightType kMade[] = {WeightType::kF32,  WeightType::kF16,  WeightType::kBf16,
+                                  WeightType::kQ8_0, WeightType::kQ4_0, WeightType::kQ4_K,
+                                  WeightType::kQ6_K};
+  for (const TensorInfo& tensor : shape.tensors)
+    if (std::find(std::begin(kMade), std::end(kMade), tensor.type) == std::end(kMade))
+      return Status(StatusCode::kUnsupported,
+                    "cannot make random weights of tensor " + tensor.name + " in " +
+                        WeightTypeName(tensor.type) +
+                        "; expected F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K");
+  return {};
 }
 
 void AddTokenizer(GgufOutput& output) {
@@ -140,6 +155,7 @@ Status WriteMatrix(const TensorInfo& tensor, Words& words, const GgufOutput::Sin
 Status WriteRandomModel(const ModelShape& shape, const std::string& path) {
   const Result<const Architecture*> family = FamilyOf(shape.config);
   if (!family.ok()) return family.status();
+  if (Status status = CheckTypes(shape); !status.ok()) return status;
   GgufOutput output;
   ModelConfig config = shape.config;
   config.name = "random";

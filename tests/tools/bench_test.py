@@ -135,5 +135,13 @@ class ClaimsTest(unittest.TestCase):
         self.assertEqual(claims.ratio("", 0.8, settings[0], settings[2]).value(Times()), 0.2)
 
 
+class CompareNoiseTest(unittest.TestCase):
+    def test_counts_the_verdicts(self):
+        done = run(sys.executable, SOURCE / "bench/compare_noise.py", "--command", COMMAND, "-p", "4", "-n", "0", "-r",
+                   "10", "--rounds", "1", "--slow-down", "4000")
+        self.assertIn("slower: 1 of 1 right", done.stdout)
+        self.assertEqual(len(done.stdout.splitlines()), 4)
+
+
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

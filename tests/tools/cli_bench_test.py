@@ -3,8 +3,17 @@
 
 usage: cli_bench_test.py COMMAND SOURCE_DIR
 """
+import csv
+import io
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+
 import cli_testing
-from cli_testing import CommandTest
+from cli_testing import BUNDLED, COMMAND, CommandTest
 
 
 class BenchTest(CommandTest):
@@ -37,6 +46,104 @@ class BenchTest(CommandTest):
         (plain,), (profiled,) = self.json(*flags), self.json(*flags, "--profile-heads")
         self.assertEqual((plain["profiles_heads"], profiled["profiles_heads"]), (False, True))
         self.assertEqual(plain["ids_checksum"], profiled["ids_checksum"])
+
+    def test_medians_and_the_environment(self):
+        row, = self.json("bench", "-p", "8", "-n", "0", "-r", "9", "--warmup", "2")
+        samples = sorted(row["samples_ts"])
+        self.assertEqual(row["median_ts"], samples[4])
+        self.assertEqual((row["median_low_ts"], row["median_high_ts"]), (samples[1], samples[7]))
+        self.assertAlmostEqual(row["median_coverage"], 0.9609375)
+        for name in ("build_commit", "compiler", "cpus_allowed", "isa", "kv_policy", "weights"):
+            self.assertTrue(row[name], name)
+        for name in ("cpu_governor", "cpu_mhz_before", "cpu_mhz_after", "load_average"):
+            self.assertIn(name, row)
+        self.assertGreater(row["probe_flops_per_second"], 0)
+        self.assertGreater(row["model_file_bytes"], row["model_size"])
+        one, = self.json("bench", "-p", "8", "-n", "0", "-r", "1", "--warmup", "0")
+        self.assertEqual((one["median_ts"], one["median_low_ts"], one["median_coverage"]),
+                         (one["samples_ts"][0], None, None))
+
+    def test_several_models_types_and_a_prompt_with_tokens(self):
+        flags = ("bench", "-m", "bundled," + str(BUNDLED), "-m", "bundled", "--kv-type", "f16,int8/int4", "-r", "1",
+                 "-t", "1")
+        rows = self.json(*flags, "-pg", "6,1k", "-pg", "3,4")
+        self.assertEqual([(row["type_k"], row["type_v"], row["n_prompt"], row["n_gen"]) for row in rows],
+                         [(*types, *test) for _ in range(3) for types in (("f16", "f16"), ("int8", "int4"))
+                          for test in ((6, 1024), (3, 4))])
+        self.assertEqual({row["bandwidth_bytes_per_second"] for row in rows},
+                         {rows[0]["bandwidth_bytes_per_second"]}, "measured once a run")
+        for row in rows:
+            self.assertIsNone(row["bandwidth_percent"])
+            self.assertAlmostEqual(row["avg_ts"], (row["n_prompt"] + row["n_gen"]) * 1e9 / row["samples_ns"][0],
+                                   delta=1e-6 * row["avg_ts"])
+        whole, = self.json(*flags[:1], "-p", "0", "-n", "6", "-d", "5", "-r", "1")
+        self.assertNotIn("+", whole["model_type"])
+
+    def test_rows_come_as_they_are_done(self):
+        with subprocess.Popen([COMMAND, "bench", "-p", "4", "-n", "0", "-r", "1", "-d", "0,0", "--delay", "3", "-o",
+                               "jsonl"], stdout=subprocess.PIPE, text=True) as process:
+            first = json.loads(process.stdout.readline())
+            begin = time.monotonic()
+            second = json.loads(process.stdout.readline())
+            self.assertGreater(time.monotonic() - begin, 2, "the second row waits, the first does not")
+        self.assertEqual((first["n_prompt"], second["n_prompt"]), (4, 4))
+
+    def test_every_form_of_output(self):
+        flags = ("bench", "-p", "4", "-n", "2", "-r", "2", "-t", "1")
+        lines = self.succeed(*flags, "-o", "jsonl").stdout.decode().splitlines()
+        self.assertEqual([json.loads(line)["n_gen"] for line in lines], [0, 2])
+        rows = list(csv.DictReader(io.StringIO(self.succeed(*flags, "-o", "csv").stdout.decode())))
+        self.assertEqual([row["bandwidth_percent"] == "" for row in rows], [True, False])
+        text = self.succeed(*flags, "-o", "csv").stdout.decode()
+        self.assertIn(",4,0,0,", text, "numbers are not quoted")
+        markdown = self.succeed(*flags, "-o", "md").stdout.decode().splitlines()
+        self.assertTrue(markdown[0].startswith("| model | size |"))
+        self.assertTrue(markdown[1].startswith("|---|---:|"))
+        self.assertEqual([line.split(" | ")[5] for line in markdown[2:4]], ["pp4", "tg2"])
+        one, = self.json("bench", "--profile", "-n", "2", "-r", "1", "-t", "1")
+        line = json.loads(self.succeed("bench", "--profile", "-n", "2", "-r", "1", "-t", "1", "-o", "jsonl").stdout)
+        self.assertEqual(list(one), list(line))
+
+    def test_cpu_mask_and_more_threads_than_cpus(self):
+        cpu = min(os.sched_getaffinity(0))
+        row, = self.json("bench", "-p", "4", "-n", "0", "-r", "1", "--cpu-mask", f"{1 << cpu:x}")
+        self.assertEqual((row["cpus_allowed"], row["n_threads"]), (str(cpu), 1))
+        done = self.succeed("bench", "-p", "4", "-n", "0", "-r", "1", "-t", "2", "--cpu-mask", f"0x{1 << cpu:x}")
+        self.assertIn(b"warning: 2 threads share the 1 CPU that this process may use", done.stderr)
+        self.fail_with(1, "--cpu-mask names CPU 4095; this process may use", "bench", "--cpu-mask", "8" + "0" * 1023)
+        for mask in ("0", "xyz", ""):
+            self.fail_with(2, f"'{mask}' is not a mask of at least one CPU", "bench", "--cpu-mask", mask)
+
+    def test_compare(self):
+        flags = ("bench", "-p", "16", "-n", "8", "-r", "10", "-t", "1")
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "before.json")
+            rows = self.json(*flags)
+            for factor, verdict in ((20, "slower"), (1 / 20, "faster")):
+                scaled = [{**row, "samples_ns": [max(1, ns / factor) for ns in row["samples_ns"]]} for row in rows]
+                path.write_text("\n".join(map(json.dumps, scaled)), encoding="utf-8")
+                found = self.json(*flags, "--compare", path)
+                self.assertEqual([row["compare_verdict"] for row in found], [verdict] * 2)
+                for row in found:  # measured again before it is called so
+                    self.assertEqual(len(row["samples_ns"]), 40)
+            path.write_text(json.dumps(rows[:1]), encoding="utf-8")
+            other = self.json(*flags, "--compare", path)
+            self.assertIsNone(other[1]["compare_verdict"])
+            text = self.succeed(*flags, "--compare", path).stdout.decode()
+            self.assertIn("verdict", text.splitlines()[0])
+            self.assertIn("1 not in it", text)
+            path.write_text("[3]", encoding="utf-8")
+            self.fail_with(1, "row 0 is no row of bench", *flags, "--compare", path)
+        self.fail_with(1, "/nowhere", *flags, "--compare", "/nowhere")
+
+    def test_bad_flags_are_named(self):
+        for words, message in ((("-pg", "5"), "-pg: '5' is not P,G"), (("-pg", "0,5"), "'0,5'"),
+                               (("-pg", "1,x"), "'1,x'"), (("-pg", "1,2,3"), "'1,2,3'"),
+                               (("-pg", "1,2", "--profile"), "excludes"), (("--delay", "-1"), "'-1'"),
+                               (("--warmup", "-1"), "'-1'"), (("--kv-type", "f16,f15"), "'f15'"),
+                               (("-o", "sql"), "table|md|csv|json|jsonl"), (("-p", "1q"), "'1q'")):
+            self.fail_with(2, message, "bench", *words)
+        self.fail_with(1, "/nowhere.gguf", "bench", "-m", "bundled,/nowhere.gguf", "-p", "4", "-n", "0")
 
     def test_csv_and_table(self):
         lines = self.succeed(*self.FLAGS, "-o", "csv").stdout.decode().splitlines()
@@ -145,6 +252,9 @@ class BenchAttentionTest(CommandTest):
     def test_the_table_has_a_line_for_each(self):
         lines = self.succeed(*self.FLAGS, "--kv-len", "64,65").stdout.decode().splitlines()
         self.assertEqual(len(lines), 3)
+        for form in ("md", "csv", "jsonl"):
+            lines = self.succeed(*self.FLAGS, "--kv-len", "64,1k", "-o", form).stdout.decode().splitlines()
+            self.assertEqual(len(lines), {"md": 4, "csv": 3, "jsonl": 2}[form])
 
 
 if __name__ == "__main__":

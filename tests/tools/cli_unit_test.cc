@@ -107,11 +107,34 @@ TEST(Parse, BudgetsAreSharesOrBytes) {
   EXPECT_EQ(ParseByteBudget("1234")->bytes, 1234);
   EXPECT_EQ(ParseByteBudget("1234")->fraction, 0);
   EXPECT_EQ(ParseByteBudget("12K")->bytes, 12 << 10);
+  EXPECT_EQ(ParseByteBudget("12k")->bytes, 12 << 10);
   EXPECT_EQ(ParseByteBudget("12M")->bytes, 12 << 20);
   EXPECT_EQ(ParseByteBudget("8589934591G")->bytes, std::int64_t{8589934591} << 30);
   for (const char* text : {"", "%", "K", "0", "0%", "-1", "-1%", "nan%", "inf%", "1e999%", "1.5M",
-                           "12k", "12MB", "8589934592G", "9223372036854775808", " 1", "1 %"})
+                           "12MB", "8589934592G", "9223372036854775808", " 1", "1 %"})
     EXPECT_FALSE(ParseByteBudget(text).has_value()) << text;
+}
+
+TEST(Parse, SizesHavePowersOf1024) {
+  EXPECT_EQ(ParseSize("0"), 0);
+  EXPECT_EQ(ParseSize("1k"), 1024);
+  EXPECT_EQ(ParseSize("4K"), 4096);
+  EXPECT_EQ(ParseSize("2m"), 2 << 20);
+  EXPECT_EQ(ParseSize("2M"), 2 << 20);
+  EXPECT_EQ(ParseSize("3g"), std::int64_t{3} << 30);
+  EXPECT_EQ(ParseSize("-1k"), -1024);
+  for (const char* text : {"", "k", "1kk", "1 k", "1.5k", "1t", "9007199254740992k", "0x1k"})
+    EXPECT_EQ(ParseSize(text), std::nullopt) << text;
+}
+
+TEST(Parse, RatesAreDecimal) {
+  EXPECT_EQ(ParseRate("80G"), 80e9);
+  EXPECT_EQ(ParseRate("21.5G"), 21.5e9);
+  EXPECT_EQ(ParseRate("1k"), 1e3);
+  EXPECT_EQ(ParseRate("2T"), 2e12);
+  EXPECT_EQ(ParseRate("1000"), 1000.0);
+  for (const char* text : {"", "G", "0", "-1G", "80g", "80GB", "nan", "inf", "1e308T"})
+    EXPECT_EQ(ParseRate(text), std::nullopt) << text;
 }
 
 TEST(Parse, IdsComeAsJsonListOrSeparatedBySpaceOrComma) {
@@ -137,6 +160,7 @@ TEST(Output, NumbersAndTablesAreAligned) {
   EXPECT_EQ(FormatBytes(1536), "1.50 KiB");
   EXPECT_EQ(FormatCount(268098176), "268M");
   EXPECT_EQ(FormatCount(1543714304), "1.54B");
+  EXPECT_EQ(FormatCount(2.5e12), "2.50T");
   EXPECT_EQ(FormatTable({{"a", "b"}, {"long", "12"}}, 1), "a      b\nlong  12\n");
 }
 
@@ -215,6 +239,10 @@ TEST(Bench, PlansPromptAndDecodeRowsAtEachDepth) {
   std::string names;
   for (const BenchTest& test : PlanTests({512, 0}, {64}, {0, 4096})) names += TestName(test) + ";";
   EXPECT_EQ(names, "pp512;tg64;pp512 @ d4096;tg64 @ d4096;");
+  names.clear();
+  for (const BenchTest& test : PlanTests({0}, {8}, {2}, {{512, 128}}))
+    names += TestName(test) + ";";
+  EXPECT_EQ(names, "tg8 @ d2;pp512+tg128 @ d2;");
 }
 
 TEST(Bench, CacheBytesReadStopAtTheWindow) {
@@ -227,6 +255,9 @@ TEST(Bench, CacheBytesReadStopAtTheWindow) {
   EXPECT_EQ(KvReadBytesPerToken(config, {{{10}, {10}}, {{100}}}, {0, 4, 2}),
             (18 * 20 + 12 * 100) / 4);
   EXPECT_EQ(KvReadBytesPerToken(config, {{{10}, {10}}, {{100}}}, {512, 0, 2}), 0);
+  EXPECT_EQ(KvReadBytesPerToken(config, {{{10}, {10}}, {{100}}}, {2, 4, 0}),
+            (18 * 20 + 12 * 100) / 4)
+      << "after a prompt of the test itself";
   // Among the heads of the first layer, one keeps 4 tokens, the other none.
   EXPECT_EQ(KvReadBytesPerToken(config, {{{10, 4}, {10, 0}}, {{100}}}, {0, 4, 2}),
             (15 * 10 + 12 * 100) / 4);

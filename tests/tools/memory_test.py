@@ -85,10 +85,9 @@ class PlanTest(unittest.TestCase):
     def test_table_and_csv(self):
         lines = memory(*TINY).stdout.splitlines()
         self.assertEqual(lines[0].split()[:2], ["d_model", "heads"])
-        self.assertEqual(len(lines), 5)
+        self.assertEqual(len(lines), 4, "one head has one KV head, listed or not")
         found = list(csv.DictReader(io.StringIO(memory(*TINY, "-o", "csv").stdout)))
-        self.assertEqual(len(found), 4)
-        self.assertEqual([row["num_heads"] for row in found], ["1", "1", "2", "2"])
+        self.assertEqual([(row["num_heads"], row["num_kv_heads"]) for row in found], [("1", "1"), ("2", "2"), ("2", "1")])
         self.assertIn("flops.projections", found[0])
 
     def test_refusals(self):
@@ -144,7 +143,7 @@ class PlanTest(unittest.TestCase):
     def test_combinations_of_lists_that_do_not_divide_are_left_out(self):
         done = memory("--d-model", 256, "--heads", "2,4", "--kv-heads", "1,4,0", "-o", "json")
         self.assertEqual([(row["num_heads"], row["num_kv_heads"]) for row in json.loads(done.stdout)],
-                         [(2, 1), (2, 2), (4, 1), (4, 4), (4, 4)])
+                         [(2, 1), (2, 2), (4, 1), (4, 4)])
         self.assertIn("2 heads with 4 key/value heads are left out", done.stderr)
         self.assertEqual(done.stderr.count("left out"), 1)
         self.assertEqual(memory("--d-model", 256, "--heads", "2,4", "--kv-heads", "3,8").returncode, 2)
@@ -154,6 +153,117 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(done.stderr.count("warning: head_dim = 16"), 1)
         for row in json.loads(done.stdout):
             self.assertEqual(len(row["warnings"]), 1)
+
+
+    def test_policies_count_what_they_attend_to(self):
+        shape = ("--d-model", 4096, "--heads", 32, "-c", "32k")
+        full, window, off = rows(*shape, "--kv-policy", "full,window(1024),off")
+        model, = rows(*shape, "--window", 1024)
+        self.assertEqual([row["kv_policy"] for row in (full, window, off)], ["full", "window(1024)", "off"])
+        self.assertEqual(full["flops"]["scores_seen"], 4 * 4096 * 32768 * 32769 // 2)
+        self.assertEqual(window["flops"]["scores_seen"], 4 * 4096 * (1024 * 1025 // 2 + 31744 * 1024))
+        self.assertEqual(window["flops"]["scores_seen"], model["flops"]["scores_seen"])
+        self.assertEqual(off["flops"]["scores_seen"], 0)
+        self.assertEqual(window["decode_kv_bytes"], 1024 * window["kv_bytes_per_token"])
+        for row in (full, window, off):
+            flops = row["flops"]
+            self.assertEqual(flops["total_seen"], flops["projections"] + flops["scores_seen"])
+        lines = memory(*shape, "--kv-policy", "full,off").stdout.splitlines()
+        self.assertIn("policy", lines[0].split())
+        self.assertIn("attended", lines[0].split())
+
+    def test_decode_speed_from_a_bandwidth(self):
+        one, eight = rows("-m", "bundled", "-c", 512, "--batch", "1,8", "--bandwidth", "80G")
+        model = json.loads(subprocess.run([COMMAND, "info", "-m", "bundled", "-o", "json"], capture_output=True,
+                                          check=True).stdout)["model"]
+        self.assertEqual(one["decode_weight_bytes"], model["weight_bytes_per_token"])
+        self.assertEqual(one["decode_kv_bytes"], 512 * one["kv_bytes_per_token"])
+        step = one["decode_weight_bytes"] + one["decode_kv_bytes"]
+        self.assertEqual(one["decode_bytes_per_token"], step)
+        self.assertAlmostEqual(one["predicted_tokens_per_second"], 80e9 / step, places=3)
+        step = eight["decode_weight_bytes"] + eight["decode_kv_bytes"]
+        self.assertEqual(eight["decode_kv_bytes"], 8 * one["decode_kv_bytes"])
+        self.assertAlmostEqual(eight["predicted_tokens_per_second"], 8 * 80e9 / step, places=3)
+        measured, = rows("-m", "bundled", "-c", 512, "--bandwidth", "measure")
+        self.assertGreater(measured["predicted_tokens_per_second"], 0)
+        plain, = rows("-m", "bundled", "-c", 512)
+        self.assertIsNone(plain["predicted_tokens_per_second"])
+        self.assertIn("tokens/s", memory("-m", "bundled", "--bandwidth", "80G").stdout.splitlines()[0])
+
+    def test_fit_finds_the_largest_context_and_batch(self):
+        shape = ("--d-model", 256, "--heads", 4, "--layers", 2, "--d-ff", 512, "--vocab", 100, "-t", 1)
+        plan, = rows(*shape, "-c", 1000, "--batch", 3)
+        bytes_ = plan["total_bytes"]
+        found = rows(*shape, "--fit", bytes_, "-c", 1000, "--batch", "3,1", "--kv-type", "f16", "--kv-policy", "full")
+        self.assertEqual([(row["solved_for"], row["batch"]) for row in found],
+                         [("context", 3), ("context", 1), ("batch", 3)])
+        self.assertGreaterEqual(found[0]["context"], 1000)
+        for row in found[:2]:
+            fits, more = rows(*shape, "-c", f"{row['context']},{row['context'] + 1}", "--batch", row["batch"])
+            self.assertEqual(fits["total_bytes"], row["total_bytes"])
+            self.assertLessEqual(fits["total_bytes"], bytes_)
+            self.assertGreater(more["total_bytes"], bytes_)
+            self.assertEqual(row["left_bytes"], bytes_ - fits["total_bytes"])
+            self.assertEqual(row["kv_cap_bytes"], row["left_bytes"] + fits["kv_peak_bytes"])
+        default = rows(*shape, "--fit", "32M")
+        self.assertEqual([(row["kv_type"], row["kv_policy"]) for row in default],
+                         [(kind, policy) for kind in ("f16", "int8", "int4")
+                          for policy in ("full", "sink(4)+recent(4096)")])
+        self.assertGreater(default[2]["context"], 1.8 * default[0]["context"])
+        none, = rows(*shape, "--fit", 1000, "--kv-type", "f16", "--kv-policy", "full")
+        self.assertEqual((none["context"], none["left_bytes"], none["limited_by"]), (None, None, "memory"))
+        self.assertIn("nothing fits", memory(*shape, "--fit", 1000).stdout)
+
+    def test_fit_of_a_mixed_70b(self):
+        config = {**CONFIG, "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80,
+                  "num_attention_heads": 64, "intermediate_size": 28672, "vocab_size": 128256,
+                  "max_position_embeddings": 131072}
+        found = rows("--config", "-", "--weight-type", "q4_k_m", "--fit", "64G", "-c", "8k", "--batch", "1", text=json.dumps(config))
+        full = found[0]
+        self.assertAlmostEqual(full["weight_bytes"], 42.512e9, delta=2e7)
+        self.assertEqual(full["kv_bytes_per_token"], 80 * 8 * 128 * 2 * 2)
+        room = 64 * 2**30 - full["weight_bytes"]
+        self.assertAlmostEqual(full["context"], room / full["kv_bytes_per_token"], delta=0.03 * full["context"])
+        self.assertIn("batch", {row["solved_for"] for row in found})
+        self.assertEqual((found[1]["limited_by"], found[1]["context"]), ("model", 131072), "any context fits")
+        self.assertEqual((found[2]["limited_by"], found[2]["context"] > 131072), ("memory", True))
+
+    def test_groups_and_combinations_that_are_the_same(self):
+        found = rows("--d-model", 512, "--heads", "8,4", "--group", "1,2,8")
+        self.assertEqual([(row["num_heads"], row["num_kv_heads"]) for row in found],
+                         [(8, 8), (8, 4), (8, 1), (4, 4), (4, 2)])
+        found = rows("--d-model", 512, "--heads", 8, "--kv-heads", "0,8", "--head-dim", "0,64", "-c", "0,8192,8k",
+                     "--kv-type", "f16,f16/f16", "--batch", "1,1")
+        self.assertEqual(len(found), 1)
+        for words, message in ((("--group", 3), "8 heads in groups of 3: not a multiple"),
+                               (("--group", 2, "--kv-heads", 2), "excludes")):
+            done = memory("--d-model", 512, "--heads", 8, *words)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(message, done.stderr)
+
+    def test_parameters_have_a_unit_and_every_form_of_output(self):
+        shape = ("--d-model", 4096, "--heads", 32, "-c", "2k")
+        self.assertIn("67.1M", memory(*shape).stdout)
+        self.assertTrue(memory(*shape, "-o", "md").stdout.startswith("| d_model | heads |"))
+        line = json.loads(memory(*shape, "-o", "jsonl").stdout)
+        self.assertEqual([line], rows(*shape))
+        row, = csv.DictReader(io.StringIO(memory(*shape, "-o", "csv").stdout))
+        self.assertEqual((row["parameters"], row["predicted_tokens_per_second"]), ("67108864", ""))
+        self.assertIn("67108864,", memory(*shape, "-o", "csv").stdout)
+
+    def test_answers_refuse_what_they_do_not_understand(self):
+        shape = ("--d-model", 512, "--heads", 8)
+        for words, message in ((("--fit", "64GB"), "'64GB' is no number of bytes"), (("--fit", 0), "'0'"),
+                               (("--bandwidth", "fast"), "'fast' is neither"), (("--bandwidth", "0"), "'0'"),
+                               (("--fit", "1G", "--measure"), "excludes"),
+                               (("--kv-policy", "full,window(0)"), "window(0)"),
+                               (("--weight-type", "q4_k_x"), "q4_k_m")):
+            done = memory(*shape, *words)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), words)
+            self.assertIn(message, done.stderr)
+        done = memory(*shape, "--weight-type", "q5_k_m", "--measure", "-c", 32)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("in Q5_K; expected F32, F16", done.stderr)
 
 
 class MeasureTest(unittest.TestCase):
@@ -185,7 +295,7 @@ class MeasureTest(unittest.TestCase):
 
     def test_interrupt_keeps_what_is_done(self):
         command = [COMMAND, "memory", "--d-model", "64", "--heads", "1", "--layers", "1", "--measure", "-t", "1", "-o",
-                   "json", "-c", ",".join(["64"] * 3 + ["60000"] * 40)]
+                   "json", "-c", ",".join(map(str, [62, 63, 64, *range(60000, 60040)]))]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             time.sleep(1.5)
             process.send_signal(signal.SIGINT)

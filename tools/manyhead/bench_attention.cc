@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -9,10 +8,14 @@
 #include "manyhead/threads.h"
 #include "tools/manyhead/attention_run.h"
 #include "tools/manyhead/commands.h"
+#include "tools/manyhead/environment.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/machine.h"
+#include "tools/manyhead/memory_measure.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
+#include "tools/manyhead/rows.h"
+#include "tools/manyhead/throughput.h"
 
 namespace manyhead::cli {
 namespace {
@@ -124,15 +127,19 @@ Json TimingJson(const AttentionTiming& timing, const Roofline& machine) {
   json["threads"] = shape.threads;
   json["isa"] = IsaName(timing.isa);
   json["median_seconds"] = timing.median_seconds;
+  const MedianInterval median = ComputeMedian(timing.samples_seconds);
+  json["median_low_seconds"] = median.low ? Json(*median.low) : Json();
+  json["median_high_seconds"] = median.high ? Json(*median.high) : Json();
+  json["median_coverage"] = median.low ? Json(median.coverage) : Json();
   json["min_seconds"] = timing.min_seconds;
   json["samples_seconds"] = timing.samples_seconds;
   json["bytes"] = timing.bytes;
   json["flops"] = timing.flops;
   json["bytes_per_second"] = static_cast<double>(timing.bytes) / timing.median_seconds;
   json["flops_per_second"] = static_cast<double>(timing.flops) / timing.median_seconds;
-  json["of_roofline"] = OfRoofline(timing, machine);
-  json["machine_bytes_per_second"] = machine.bytes_per_second;
-  json["machine_flops_per_second"] = machine.flops_per_second;
+  json["of_roofline"] = machine.bytes_per_second > 0 ? Json(OfRoofline(timing, machine)) : Json();
+  json["machine_bytes_per_second"] = OrNull(machine.bytes_per_second);
+  json["machine_flops_per_second"] = OrNull(machine.flops_per_second);
   json["max_abs_error"] = timing.max_abs_error;
   json["cpu_info"] = CpuName();
   return json;
@@ -151,25 +158,44 @@ std::string Extras(const AttentionShape& shape) {
   return text;
 }
 
-void PrintTable(const std::vector<AttentionTiming>& timings, std::map<int, Roofline>& machines) {
-  std::vector<std::vector<std::string>> cells = {{"heads", "D", "q", "kv", "type", "extras", "isa",
-                                                  "threads", "median ms", "GB/s", "GFLOP/s",
-                                                  "roofline", "error"}};
-  for (const AttentionTiming& timing : timings) {
-    const AttentionShape& shape = timing.shape;
-    const double ms = timing.median_seconds * 1e3;
-    char error[32];
-    std::snprintf(error, sizeof error, "%.1e", timing.max_abs_error);
-    cells.push_back({std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads),
-                     std::to_string(shape.head_dim), std::to_string(shape.q_len),
-                     std::to_string(shape.kv_len), KvTypeName(shape.kv_type), Extras(shape),
-                     IsaName(timing.isa), std::to_string(shape.threads), FormatFixed(ms, 3),
-                     FormatFixed(static_cast<double>(timing.bytes) / ms * 1e-6, 1),
-                     FormatFixed(static_cast<double>(timing.flops) / ms * 1e-6, 1),
-                     FormatFixed(OfRoofline(timing, machines[static_cast<int>(shape.threads)]), 2),
-                     error});
-  }
-  Stdout::Write(FormatTable(cells, 1));
+std::vector<RowColumn> Columns() {
+  return {{"heads", true, 5},
+          {"D"},
+          {"q", false, 5},
+          {"kv", false, 6},
+          {"type", false, 4},
+          {"extras", false, 6},
+          {"isa", false, 6},
+          {"threads"},
+          {"median ms", false, 9},
+          {"interval", false, 15},
+          {"GB/s", false, 5},
+          {"GFLOP/s"},
+          {"roofline"},
+          {"error", false, 7}};
+}
+
+std::vector<std::string> Cells(const AttentionTiming& timing, const Roofline& machine) {
+  const AttentionShape& shape = timing.shape;
+  const double ms = timing.median_seconds * 1e3;
+  const MedianInterval median = ComputeMedian(timing.samples_seconds);
+  char error[32];
+  std::snprintf(error, sizeof error, "%.1e", timing.max_abs_error);
+  return {std::to_string(shape.heads) + "/" + std::to_string(shape.kv_heads),
+          std::to_string(shape.head_dim),
+          std::to_string(shape.q_len),
+          std::to_string(shape.kv_len),
+          KvTypeName(shape.kv_type),
+          Extras(shape),
+          IsaName(timing.isa),
+          std::to_string(shape.threads),
+          FormatFixed(ms, 3),
+          median.low ? FormatFixed(*median.low * 1e3, 3) + "-" + FormatFixed(*median.high * 1e3, 3)
+                     : "n/a",
+          FormatFixed(static_cast<double>(timing.bytes) / ms * 1e-6, 1),
+          FormatFixed(static_cast<double>(timing.flops) / ms * 1e-6, 1),
+          machine.bytes_per_second > 0 ? FormatFixed(OfRoofline(timing, machine), 2) : "",
+          error};
 }
 
 int Run(const Flags& flags) {
@@ -178,29 +204,28 @@ int Run(const Flags& flags) {
   for (const AttentionShape& shape : shapes) {
     if (const Status status = CheckShape(shape); !status.ok()) return Fail(status);
   }
-  std::vector<AttentionTiming> timings;
+  SessionOptions limits;
+  for (const std::int64_t threads : flags.threads)
+    limits.threads =
+        std::max(limits.threads, static_cast<int>(threads == 0 ? AllowedCpus() : threads));
+  WarnOfThreads(limits.threads);
+  const Result<Isa> isa = SelectIsa();
+  if (!isa.ok()) return Fail(isa.status());
+  limits.isa = *isa;
+  const Roofline machine = MeasureRooflineInChildProcess(limits);
+  RowWriter writer(flags.format, Columns(), /*at_once=*/true);
+  Status status;
+  std::int64_t rows = 0;
   for (const AttentionShape& shape : shapes) {
-    if (Interrupted().load()) break;
+    if (Interrupted().load() || !Stdout::ok()) break;
     Result<std::optional<AttentionTiming>> timing = Time(shape, flags.repetitions);
-    if (!timing.ok()) return Fail(timing.status());
-    if (timing->has_value()) timings.push_back(std::move(**timing));
+    if (!timing.ok()) status = timing.status();
+    if (!timing.ok() || !timing->has_value()) break;
+    writer.Add(TimingJson(**timing, machine), Cells(**timing, machine));
+    ++rows;
   }
-  std::map<int, Roofline> machines;
-  for (const AttentionTiming& timing : timings) {
-    const int threads = static_cast<int>(timing.shape.threads);
-    const auto [entry, is_new] = machines.try_emplace(threads);
-    if (is_new) entry->second = MeasureRoofline(timing.isa, threads);
-  }
-  if (flags.format == "json") {
-    Json json = Json::array();
-    for (const AttentionTiming& timing : timings) {
-      json.push_back(TimingJson(timing, machines[static_cast<int>(timing.shape.threads)]));
-    }
-    Stdout::WriteJson(json);
-  } else {
-    PrintTable(timings, machines);
-  }
-  return Stdout::Finish();
+  if (status.ok() || rows > 0) writer.Finish();
+  return status.ok() ? Stdout::Finish() : Fail(status);
 }
 
 }  // namespace
@@ -224,11 +249,14 @@ Command AddBenchAttention(App bench) {
   AddIntList(app, "-t,--threads", &flags->threads, {0, kMaxThreads},
              "Thread counts; 0 = the CPUs this process may use");
   AddInt(app, "-r,--repetitions", &flags->repetitions, {1, 1 << 20}, "Counted runs of each");
-  AddChoice(app, "-o,--output", &flags->format, {"table", "json"}, "How to print");
+  AddChoice(app, "-o,--output", &flags->format, RowFormats(), "How to print");
   app.Footer(
       "One row per combination of the lists. roofline is the least time that the memory bandwidth\n"
-      "and the FMA peak, measured after the runs, allow, over the median; a cache that fits into\n"
-      "the CPU's can be above 1. error compares a sample of rows with double precision.\n"
+      "and the FMA peak, measured once before the runs with the most threads, allow, over the "
+      "median;\n"
+      "a cache that fits into the CPU's can be above 1. interval holds the true median with a\n"
+      "probability of 95 %, or of fewer than 6 runs is their range. error compares a sample of "
+      "rows with double precision.\n"
       "Examples:\n"
       "  manyhead bench attention --heads 32 --kv-heads 8,32 --kv-len 4096 --kv-type f16,int8 -t "
       "2");

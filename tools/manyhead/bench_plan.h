@@ -8,20 +8,27 @@
 
 namespace manyhead::cli {
 
-/// One row of a benchmark: the prefill of a prompt or the decoding of tokens, after `depth` tokens.
+/// One row of a benchmark, after `depth` tokens: the prompt's prefill, the decoding of tokens, or
+/// both in turn, timed as one.
 struct BenchTest {
   std::int64_t n_prompt = 0;  ///< 0 in a decode test
   std::int64_t n_gen = 0;     ///< 0 in a prefill test
   std::int64_t n_depth = 0;
 };
 
-/// Returns every depth with every prompt length, then with every number of generated tokens; zeros
-/// are skipped.
+/// A prompt's length, and how many tokens are decoded after it.
+struct PromptAndGen {
+  std::int64_t prompt = 0, gen = 0;
+};
+
+/// Every depth with every prompt length, then with every number of generated tokens, then with
+/// those of `both`; zeros are skipped.
 std::vector<BenchTest> PlanTests(const std::vector<std::int64_t>& prompts,
                                  const std::vector<std::int64_t>& gens,
-                                 const std::vector<std::int64_t>& depths);
+                                 const std::vector<std::int64_t>& depths,
+                                 const std::vector<PromptAndGen>& both = {});
 
-/// Returns e.g. "pp512" or "tg64 @ d4096".
+/// "pp512", "tg64 @ d4096", "pp512+tg64".
 std::string TestName(const BenchTest& test);
 
 /// The cost of one KV head.

@@ -5,6 +5,7 @@
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/parse.h"
 #include "tools/manyhead/report.h"
+#include "tools/manyhead/rows.h"
 
 namespace manyhead::cli {
 namespace {
@@ -45,14 +46,14 @@ Json RowJson(const ProfileRow& row) {
   return json;
 }
 
-/// Returns the profile without its rows.
-Json HeadJson(const Model& model, const Profile& profile) {
+/// The profile without its rows.
+Json HeadJson(const Profile& profile) {
   const SessionOptions& options = profile.setting.options;
   const ProfileResult& result = profile.result;
   Json json;
   json["cpu_info"] = CpuName();
-  json["model_filename"] = model.path();
-  json["model_type"] = ModelType(model);
+  json["model_filename"] = profile.setting.model_path;
+  json["model_type"] = profile.setting.model_type;
   json["isa"] = IsaName(*options.isa);
   json["math"] = options.math == MathMode::kExact ? "exact" : "fast";
   json["n_threads"] = options.threads;
@@ -69,30 +70,31 @@ Json HeadJson(const Model& model, const Profile& profile) {
   return json;
 }
 
-void PrintJson(const Model& model, const std::vector<Profile>& profiles) {
+void PrintJson(const std::vector<Profile>& profiles, bool lines) {
   Json all = Json::array();
   for (const Profile& profile : profiles) {
-    Json json = HeadJson(model, profile);
+    Json json = HeadJson(profile);
     json["phases"] = Json::array();
     for (const ProfileRow& row : ProfileRows(profile.result, profile.setting.roofline))
       json["phases"].push_back(RowJson(row));
+    if (lines) Stdout::WriteJson(json, -1);
     all.push_back(std::move(json));
   }
-  Stdout::WriteJson(all);
+  if (!lines) Stdout::WriteJson(all);
 }
 
-void PrintCsv(const Model& model, const std::vector<Profile>& profiles) {
+void PrintCsv(const std::vector<Profile>& profiles) {
   std::vector<Json> rows;
   for (const Profile& profile : profiles) {
     for (const ProfileRow& row : ProfileRows(profile.result, profile.setting.roofline)) {
-      rows.push_back(HeadJson(model, profile));
+      rows.push_back(HeadJson(profile));
       rows.back().update(RowJson(row));
     }
   }
   WriteCsv(rows);
 }
 
-void PrintTable(const Model& model, const Profile& profile) {
+void PrintTable(const Profile& profile, bool markdown) {
   const ProfileResult& result = profile.result;
   const SessionOptions& options = profile.setting.options;
   const Roofline& roofline = profile.setting.roofline;
@@ -119,7 +121,7 @@ void PrintTable(const Model& model, const Profile& profile) {
   }
   all.of_bound = all.bound_seconds / all.seconds;
   add(all);
-  std::string head = ModelType(model);
+  std::string head = profile.setting.model_type;
   head += ", " + TestName(result.test);
   head += ", " + FormatKvTypes({options.k_type, options.v_type});
   head += ", " + std::to_string(options.threads) + " threads, ";
@@ -128,7 +130,7 @@ void PrintTable(const Model& model, const Profile& profile) {
   head += FormatFixed(static_cast<double>(result.profile.tokens) * PerStep(result), 0);
   head += result.profile.tokens == result.profile.steps ? " token takes " : " tokens takes ";
   head += FormatFixed(all.seconds * 1e3, 3) + " ms\n";
-  Stdout::Write(head + FormatTable(cells, 1));
+  Stdout::Write(head + (markdown ? "\n" + FormatMarkdown(cells, 1) : FormatTable(cells, 1)));
 }
 
 }  // namespace
@@ -165,13 +167,12 @@ std::vector<ProfileRow> ProfileRows(const ProfileResult& result, const Roofline&
   return rows;
 }
 
-void PrintProfiles(const Model& model, const std::vector<Profile>& profiles,
-                   const std::string& format) {
-  if (format == "json") return PrintJson(model, profiles);
-  if (format == "csv") return PrintCsv(model, profiles);
+void PrintProfiles(const std::vector<Profile>& profiles, const std::string& format) {
+  if (format == "json" || format == "jsonl") return PrintJson(profiles, format == "jsonl");
+  if (format == "csv") return PrintCsv(profiles);
   for (const Profile& profile : profiles) {
     if (&profile != &profiles.front()) Stdout::Write("\n");
-    PrintTable(model, profile);
+    PrintTable(profile, format == "md");
   }
   if (profiles.empty()) return;
   const Roofline& roofline = profiles.front().setting.roofline;

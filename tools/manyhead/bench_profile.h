@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "manyhead/model.h"
 #include "manyhead/session.h"
 #include "manyhead/step_profile.h"
 #include "tools/manyhead/bench_plan.h"
@@ -38,6 +37,7 @@ std::vector<ProfileRow> ProfileRows(const ProfileResult& result, const Roofline&
 
 /// The settings that the profiles of one session share.
 struct ProfileSetting {
+  std::string model_path, model_type;
   SessionOptions options;  ///< resolved
   Roofline roofline;
 };
@@ -47,8 +47,7 @@ struct Profile {
   ProfileResult result;
 };
 
-/// Prints a table for each profile, or rows of "json" or "csv".
-void PrintProfiles(const Model& model, const std::vector<Profile>& profiles,
-                   const std::string& format);
+/// Prints profiles in one of RowFormats(): a table for each, or rows.
+void PrintProfiles(const std::vector<Profile>& profiles, const std::string& format);
 
 }  // namespace manyhead::cli

@@ -28,7 +28,27 @@ std::string UtcNow() {
   return text.data();
 }
 
+/// Fills in what follows from the samples.
+void Summarize(BenchResult* result) {
+  const std::int64_t count = result->test.n_prompt + result->test.n_gen;
+  result->samples_ts.clear();
+  std::vector<double> ns;
+  for (const std::int64_t sample : result->samples_ns) {
+    ns.push_back(static_cast<double>(sample));
+    result->samples_ts.push_back(ComputeThroughput(1, count, sample).tokens_per_second);
+  }
+  result->ns = ComputeMeanAndDeviation(ns);
+  result->ts = ComputeMeanAndDeviation(result->samples_ts);
+  result->median_ts = ComputeMedian(result->samples_ts);
+}
+
 }  // namespace
+
+void AppendSamples(const BenchResult& more, BenchResult* result) {
+  result->samples_ns.insert(result->samples_ns.end(), more.samples_ns.begin(),
+                            more.samples_ns.end());
+  Summarize(result);
+}
 
 BenchRunner::BenchRunner(const Model& model, Session& session, NanosecondClock clock)
     : model_(&model), session_(&session), clock_(std::move(clock)) {}
@@ -83,13 +103,12 @@ bool BenchRunner::Prefill(std::int64_t count) {
     done += step;
     progress.Update(done, count);
   }
-  ids_.assign(1, best_id_);
+  ids_.push_back(best_id_);
   return true;
 }
 
 bool BenchRunner::Decode(std::int64_t count) {
-  ids_.clear();
-  TokenId id = IdAt(session_->length());
+  TokenId id = ids_.empty() ? IdAt(session_->length()) : ids_.back();
   for (std::int64_t i = 0; i < count; ++i) {
     if (!Append(std::span(&id, 1), RowRole::kDecode)) return false;
     id = best_id_;
@@ -98,21 +117,24 @@ bool BenchRunner::Decode(std::int64_t count) {
   return true;
 }
 
-bool BenchRunner::RunOnce(const BenchTest& test, std::int64_t most_tokens) {
-  return test.n_prompt > 0 ? Prefill(std::min(test.n_prompt, most_tokens))
-                           : Decode(std::min(test.n_gen, most_tokens));
+bool BenchRunner::RunOnce(const BenchTest& test, std::int64_t most_gen) {
+  ids_.clear();
+  if (test.n_prompt > 0 && !Prefill(test.n_prompt)) return false;
+  return test.n_gen == 0 || Decode(std::min(test.n_gen, most_gen));
 }
 
-bool BenchRunner::WarmUp(const BenchTest& test) {
-  return Rewind(test.n_depth) && RunOnce(test, test.n_prompt > 0 ? test.n_prompt : kWarmUpTokens);
+bool BenchRunner::WarmUp(const BenchTest& test, std::int64_t times) {
+  for (std::int64_t i = 0; i < times; ++i)
+    if (!Rewind(test.n_depth) || !RunOnce(test, kWarmUpTokens)) return false;
+  return true;
 }
 
 Result<std::optional<ProfileResult>> BenchRunner::Profile(const BenchTest& test,
-                                                          std::int64_t repetitions) {
+                                                          const BenchRuns& runs) {
   ProfileResult result;
   result.test = test;
   std::vector<std::int64_t> samples_ns;
-  if (WarmUp(test)) {
+  if (WarmUp(test, runs.warmups)) {
     sampling_ns_ = 0;
     const auto prepare = [&] {
       if (!Rewind(test.n_depth)) return false;
@@ -120,14 +142,14 @@ Result<std::optional<ProfileResult>> BenchRunner::Profile(const BenchTest& test,
       return true;
     };
     const auto job = [&] {
-      const bool done = RunOnce(test, test.n_prompt + test.n_gen);
+      const bool done = RunOnce(test, test.n_gen);
       session_->SetProfile(nullptr);
       return done;
     };
-    samples_ns = TimeRepetitions(repetitions, clock_, prepare, job);
+    samples_ns = TimeRepetitions(runs.repetitions, clock_, prepare, job);
   }
   if (!status_.ok()) return status_;
-  if (static_cast<std::int64_t>(samples_ns.size()) < repetitions)
+  if (static_cast<std::int64_t>(samples_ns.size()) < runs.repetitions)
     return std::optional<ProfileResult>();
   for (const std::int64_t ns : samples_ns) result.seconds += static_cast<double>(ns) * 1e-9;
   result.products = session_->ProductPaths();
@@ -135,37 +157,35 @@ Result<std::optional<ProfileResult>> BenchRunner::Profile(const BenchTest& test,
   return std::optional<ProfileResult>(std::move(result));
 }
 
-Result<std::optional<BenchResult>> BenchRunner::Run(const BenchTest& test,
-                                                    std::int64_t repetitions) {
+Result<std::optional<BenchResult>> BenchRunner::Run(const BenchTest& test, const BenchRuns& runs) {
   BenchResult result;
   result.test = test;
   result.test_time = UtcNow();
-  const std::int64_t count = test.n_prompt + test.n_gen;
-  if (WarmUp(test)) {
+  if (WarmUp(test, runs.warmups)) {
     Progress progress(TestName(test), "repetitions");
     std::vector<TokenId> ids;
-    std::int64_t done = 0;
-    const auto job = [&] { return RunOnce(test, count); };
+    std::int64_t done = 0, taken = 0;
+    const auto job = [&] {
+      const std::int64_t start = clock_();
+      const bool ran = RunOnce(test, test.n_gen);
+      taken += clock_() - start;
+      return ran;
+    };
     const auto prepare = [&] {
       if (done == 1) ids = ids_;
       if (done > 1) CompareIds(test, ids);
-      if (!status_.ok()) return false;
-      progress.Update(done++, repetitions);
+      if (!status_.ok() || (done >= runs.repetitions && taken >= runs.least_ns)) return false;
+      progress.Update(done++, runs.repetitions);
       return Rewind(test.n_depth);
     };
-    result.samples_ns = TimeRepetitions(repetitions, clock_, prepare, job);
+    result.samples_ns =
+        TimeRepetitions(std::max(runs.repetitions, runs.most_repetitions), clock_, prepare, job);
     if (done > 1 && status_.ok() && !Interrupted().load()) CompareIds(test, ids);
     result.ids_checksum = ChecksumIds(ids.empty() ? ids_ : ids);
   }
   if (!status_.ok()) return status_;
   if (result.samples_ns.empty()) return std::optional<BenchResult>();
-  std::vector<double> ns;
-  for (const std::int64_t sample : result.samples_ns) {
-    ns.push_back(static_cast<double>(sample));
-    result.samples_ts.push_back(ComputeThroughput(1, count, sample).tokens_per_second);
-  }
-  result.ns = ComputeMeanAndDeviation(ns);
-  result.ts = ComputeMeanAndDeviation(result.samples_ts);
+  Summarize(&result);
   result.kv_read_bytes_per_token =
       KvReadBytesPerToken(model_->config(), MeasureKvHeads(session_->cache()), test);
   result.peak_resident_bytes = PeakResidentBytes();

@@ -16,16 +16,28 @@
 
 namespace manyhead::cli {
 
+/// The number of runs of a test.
+struct BenchRuns {
+  std::int64_t repetitions = 5;       ///< the least number of counted runs
+  std::int64_t most_repetitions = 5;  ///< the most, while all take less than `least_ns`
+  std::int64_t least_ns = 0;
+  std::int64_t warmups = 1;  ///< runs before, which are not counted
+};
+
 struct BenchResult {
   BenchTest test;
   std::vector<std::int64_t> samples_ns;
   std::vector<double> samples_ts;  ///< tokens per second of each repetition
   MeanAndDeviation ns, ts;
+  MedianInterval median_ts;
   std::int64_t kv_read_bytes_per_token = 0;  ///< mean over the decoded tokens; 0 in a prefill test
   std::string ids_checksum;                  ///< checksum of the greedy ids
   std::int64_t peak_resident_bytes = 0;
   std::string test_time;  ///< start, ISO 8601, UTC
 };
+
+/// Puts the samples of `more`, of the same test, behind those of `result`.
+void AppendSamples(const BenchResult& more, BenchResult* result);
 
 /// Runs tests on one session. The tokens are the same for every run: fixed ids up to the depth,
 /// then fixed ids as the prompt, or the model's own greedy choice.
@@ -33,13 +45,13 @@ class BenchRunner {
  public:
   BenchRunner(const Model& model, Session& session, NanosecondClock clock);
 
-  /// Runs the test once without counting, then `repetitions` times. Returns nothing when it was
-  /// interrupted before the first counted run ended.
-  /// Errors   those of the session; kUnsupported when two repetitions give different ids.
-  Result<std::optional<BenchResult>> Run(const BenchTest& test, std::int64_t repetitions);
+  /// Runs a test as often as `runs` says, of a decode test's warm-ups only the first tokens.
+  /// Returns nothing when it was interrupted before the first run was done.
+  /// Errors   what the session says; kUnsupported when two repetitions give different ids.
+  Result<std::optional<BenchResult>> Run(const BenchTest& test, const BenchRuns& runs);
 
-  /// Does the same as Run, with a profile of the steps. Returns nothing when it was interrupted.
-  Result<std::optional<ProfileResult>> Profile(const BenchTest& test, std::int64_t repetitions);
+  /// As Run, with a profile of the steps. Nothing when it was interrupted.
+  Result<std::optional<ProfileResult>> Profile(const BenchTest& test, const BenchRuns& runs);
 
  private:
   TokenId IdAt(std::int64_t position) const;
@@ -49,8 +61,8 @@ class BenchRunner {
   bool Append(std::span<const TokenId> ids, RowRole role);
   bool Prefill(std::int64_t count);
   bool Decode(std::int64_t count);
-  bool WarmUp(const BenchTest& test);
-  bool RunOnce(const BenchTest& test, std::int64_t most_tokens);
+  bool WarmUp(const BenchTest& test, std::int64_t times);
+  bool RunOnce(const BenchTest& test, std::int64_t most_gen);
   void CompareIds(const BenchTest& test, const std::vector<TokenId>& expected);
 
   const Model* model_;

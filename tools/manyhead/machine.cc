@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
 #include <sstream>
+
+#include "tools/manyhead/parse.h"
 
 namespace manyhead::cli {
 namespace {
@@ -32,16 +33,7 @@ std::string ReadLine(const std::string& path) {
   return line;
 }
 
-/// Returns "32K", "2048K", "300M" as bytes; 0 for anything else.
-std::int64_t ParseSize(const std::string& text) {
-  std::int64_t size = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-  if (error != std::errc()) return 0;
-  const char unit = end == text.data() + text.size() ? ' ' : *end;
-  return unit == 'K' ? size << 10 : unit == 'M' ? size << 20 : unit == 'G' ? size << 30 : size;
-}
-
-/// Counts the CPUs in a list such as "0-3,8".
+/// CPUs in a list such as "0-3,8".
 int CountCpus(const std::string& list) {
   std::istringstream stream(list);
   int count = 0;
@@ -58,35 +50,55 @@ int CountCpus(const std::string& list) {
 }  // namespace
 
 std::string CpuName() {
-  const std::string name = FindValue("/proc/cpuinfo", "model name");
+  const std::string name = CpuField("model name");
   return name.empty() ? "unknown" : name;
 }
 
 int OnlineCpus() { return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))); }
 
-int AllowedCpus() {
-  // The mask is larger than cpu_set_t where the machine has more than 1024 CPUs.
-  for (int cpus = CPU_SETSIZE; cpus <= (1 << 20); cpus *= 2) {
+std::vector<int> AllowedCpuList() {
+  std::vector<int> list;
+  // Larger than cpu_set_t where the machine has more than 1024 CPUs.
+  for (int cpus = CPU_SETSIZE; cpus <= (1 << 20) && list.empty(); cpus *= 2) {
     cpu_set_t* set = CPU_ALLOC(cpus);
     if (set == nullptr) break;
     const std::size_t size = CPU_ALLOC_SIZE(cpus);
-    const bool known = sched_getaffinity(0, size, set) == 0;
-    const int count = known ? CPU_COUNT_S(size, set) : 0;
+    if (sched_getaffinity(0, size, set) == 0)
+      for (int cpu = 0; cpu < cpus; ++cpu)
+        if (CPU_ISSET_S(cpu, size, set)) list.push_back(cpu);
     CPU_FREE(set);
-    if (known) return count;
   }
-  return OnlineCpus();
+  return list;
 }
+
+int AllowedCpus() {
+  const std::size_t count = AllowedCpuList().size();
+  return count > 0 ? static_cast<int>(count) : OnlineCpus();
+}
+
+bool SetAllowedCpus(const std::vector<int>& cpus) {
+  const int most = *std::max_element(cpus.begin(), cpus.end()) + 1;
+  cpu_set_t* set = CPU_ALLOC(most);
+  if (set == nullptr) return false;
+  const std::size_t size = CPU_ALLOC_SIZE(most);
+  CPU_ZERO_S(size, set);
+  for (const int cpu : cpus) CPU_SET_S(cpu, size, set);
+  const bool done = sched_setaffinity(0, size, set) == 0;
+  CPU_FREE(set);
+  return done;
+}
+
+std::string CpuField(const std::string& name) { return FindValue("/proc/cpuinfo", name); }
 
 std::vector<CpuCache> CpuCaches() {
   std::vector<CpuCache> caches;
   for (int i = 0;; ++i) {
     const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
     CpuCache cache;
-    cache.level = static_cast<int>(ParseSize(ReadLine(folder + "level")));
+    cache.level = static_cast<int>(ParseSize(ReadLine(folder + "level")).value_or(0));
     if (cache.level == 0) break;
     cache.type = ReadLine(folder + "type");
-    cache.size_bytes = ParseSize(ReadLine(folder + "size"));
+    cache.size_bytes = ParseSize(ReadLine(folder + "size")).value_or(0);
     cache.shared_by = CountCpus(ReadLine(folder + "shared_cpu_list"));
     caches.push_back(cache);
   }

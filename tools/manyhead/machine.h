@@ -19,9 +19,15 @@ struct CpuCache {
 /// Returns e.g. "Intel(R) Xeon(R) Processor"; "unknown" if the system gives no name.
 std::string CpuName();
 int OnlineCpus();
-/// Returns the number of CPUs in this process's affinity mask.
+/// CPUs in this process's affinity mask, however many the machine has: their numbers, ascending, and
+/// how many they are.
+std::vector<int> AllowedCpuList();
 int AllowedCpus();
-/// Returns the caches of the first CPU, nearest first; empty if the system does not list them.
+/// Restricts this process to CPUs of that list. Returns whether the system did so.
+bool SetAllowedCpus(const std::vector<int>& cpus);
+/// The value of a field in /proc/cpuinfo, of the first CPU; "" if there is none.
+std::string CpuField(const std::string& name);
+/// The caches of the first CPU, nearest first; empty if the system does not tell.
 std::vector<CpuCache> CpuCaches();
 /// Returns the bytes of memory that can be used without swapping; 0 if unknown.
 std::int64_t AvailableMemoryBytes();

@@ -1,11 +1,13 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <iostream>
 #include <new>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "manyhead/isa.h"
 #include "manyhead/threads.h"
@@ -34,6 +36,14 @@ std::string UnknownSubcommand(const CLI::App& app, int argc, char** argv) {
   return argv[next];
 }
 
+/// Reads -pg of `bench` as --pg: other programs call it so, though short flags have one letter.
+void AcceptPg(std::vector<char*>& words) {
+  static char long_name[] = "--pg";
+  if (words.size() < 2 || std::strcmp(words[1], "bench") != 0) return;
+  for (char*& word : words)
+    if (std::strcmp(word, "-pg") == 0) word = long_name;
+}
+
 int RunCommandLine(int argc, char** argv) {
   CLI::App app("manyhead runs language models on CPUs, with attention and cache head by head");
   app.name("manyhead");
@@ -53,7 +63,9 @@ int RunCommandLine(int argc, char** argv) {
                               AddHeads(root),     AddInfo(root)};
   std::string name = "manyhead";
   try {
-    app.parse(argc, argv);
+    std::vector<char*> words(argv, argv + argc);
+    AcceptPg(words);
+    app.parse(argc, words.data());
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success)) {
       std::ostringstream text;

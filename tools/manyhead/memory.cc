@@ -12,12 +12,14 @@
 #include "tools/manyhead/commands.h"
 #include "tools/manyhead/interrupt.h"
 #include "tools/manyhead/memory_figure.h"
+#include "tools/manyhead/memory_fit.h"
 #include "tools/manyhead/memory_measure.h"
 #include "tools/manyhead/memory_sweep.h"
 #include "tools/manyhead/model_path.h"
 #include "tools/manyhead/options.h"
 #include "tools/manyhead/output.h"
 #include "tools/manyhead/progress.h"
+#include "tools/manyhead/rows.h"
 
 namespace manyhead::cli {
 namespace {
@@ -30,6 +32,8 @@ struct Flags {
   SweepFlags sweep;
   std::int64_t chunk = SessionOptions{}.chunk;
   std::string figure;
+  FitFlags fit;
+  double bandwidth = 0;  ///< bytes per second; 0 = not asked, below 0 = to be measured
   std::int64_t decode_tokens = 32;
   bool per_head = false, score = false, measure = false;
   bool from_file = false;  ///< -m or --config
@@ -51,6 +55,20 @@ std::optional<WeightType> FindWeightType(const std::string& name) {
   return std::nullopt;
 }
 
+Result<ModelShape> ReadConfig(const Flags& flags) {
+  const Result<std::string> text = ReadFile(flags.config, true);
+  if (!text.ok()) return text.status();
+  const std::string& mix = flags.sweep.weight_mix;
+  // A mix decides every matrix, whatever the config says of them.
+  const std::optional<WeightType> type =
+      mix.empty() ? FindWeightType(flags.weight_type) : WeightType::kF16;
+  Result<ModelShape> shape = ParseModelShape(*text, type);
+  if (shape.ok() && !mix.empty()) shape = MixWeightTypes(*std::move(shape), mix);
+  if (!shape.ok() && flags.config != "-")
+    return Status(shape.status().code(), flags.config + ": " + shape.status().message());
+  return shape;
+}
+
 Result<std::vector<std::shared_ptr<const ModelShape>>> Shapes(const Flags& flags) {
   if (!flags.from_file) {
     std::vector<std::string> left_out;
@@ -61,11 +79,7 @@ Result<std::vector<std::shared_ptr<const ModelShape>>> Shapes(const Flags& flags
   }
   Result<ModelShape> shape = Status();
   if (!flags.config.empty()) {
-    const Result<std::string> text = ReadFile(flags.config, true);
-    if (!text.ok()) return text.status();
-    shape = ParseModelShape(*text, FindWeightType(flags.weight_type));
-    if (!shape.ok() && flags.config != "-")
-      shape = Status(shape.status().code(), flags.config + ": " + shape.status().message());
+    shape = ReadConfig(flags);
   } else {
     const Result<std::string> path = FindModel(flags.model);
     if (!path.ok()) return path.status();
@@ -91,16 +105,6 @@ void PrintWarnings(const std::vector<Json>& rows) {
       if (const auto text = warning.get<std::string>(); printed.insert(text).second) Warn(text);
 }
 
-void Print(const Flags& flags, const std::vector<Json>& rows) {
-  if (flags.format == "json") {
-    Stdout::WriteJson(Json(rows));
-  } else if (flags.format == "csv") {
-    WriteMemoryCsv(rows);
-  } else {
-    PrintMemoryTable(rows);
-  }
-}
-
 /// The rows of a sweep, and the first error.
 struct Outcome {
   std::vector<Json> rows;
@@ -116,7 +120,7 @@ Outcome PlanAll(const Flags& flags, const std::vector<MemoryCase>& cases) {
       outcome.status = plan.status();
       return outcome;
     }
-    outcome.rows.push_back(MemoryJson(one, *plan, flags.per_head));
+    outcome.rows.push_back(MemoryJson(one, *plan, flags.per_head, flags.bandwidth));
   }
   return outcome;
 }
@@ -168,7 +172,31 @@ void AddRoofline(const MemoryCase& one, std::vector<Json>& rows) {
   }
 }
 
-int Run(const Flags& flags) {
+/// Measures the bandwidth of memory with the threads of `one`.
+Status MeasureBandwidth(const MemoryCase& one, double* bandwidth) {
+  const Result<MemoryPlan> plan = PlanMemory(*one.shape, one.options);
+  if (!plan.ok()) return plan.status();
+  *bandwidth = MeasureRooflineInChildProcess(plan->session).bytes_per_second;
+  if (*bandwidth > 0 || Interrupted().load()) return {};
+  return Status(StatusCode::kIoError, "the bandwidth of memory could not be measured");
+}
+
+/// The rows of --fit.
+int RunFit(const Flags& flags, const std::vector<MemoryCase>& cases) {
+  const Result<std::vector<Json>> rows = FitAll(cases, flags.fit);
+  if (!rows.ok()) return Reject(flags, rows.status());
+  for (const Json& row : *rows) {
+    const auto context = row["context"].get<std::int64_t>();
+    const auto trained = row["model_context"].get<std::int64_t>();
+    if (trained == 0 || context <= trained) continue;
+    Warn("contexts above " + std::to_string(trained) + " are more than the model is made for");
+    break;
+  }
+  PrintFits(*rows, flags.format);
+  return Stdout::Finish();
+}
+
+int Run(Flags flags) {
   if (Status status =
           CheckOutputs(flags.model, {{"--figure", flags.figure}}, {{"--config", flags.config}});
       !status.ok())
@@ -183,13 +211,17 @@ int Run(const Flags& flags) {
   const auto cases = MakeCases(*shapes, flags.sweep, options);
   if (!cases.ok()) return Reject(flags, cases.status());
   CatchInterrupt();
+  if (flags.fit.bytes > 0) return RunFit(flags, *cases);
+  if (flags.bandwidth < 0)
+    if (Status status = MeasureBandwidth(cases->front(), &flags.bandwidth); !status.ok())
+      return Fail(status);
   Outcome outcome = PlanAll(flags, *cases);
   if (!outcome.status.ok()) return Reject(flags, outcome.status);
   PrintWarnings(outcome.rows);
   if (flags.measure) MeasureAll(flags, *cases, outcome);
   if (flags.measure && !outcome.rows.empty()) AddRoofline(cases->front(), outcome.rows);
   // Finished rows are printed in any case.
-  Print(flags, outcome.rows);
+  PrintMemory(outcome.rows, flags.format);
   if (!outcome.status.ok()) return Fail(outcome.status);
   if (!flags.figure.empty())
     if (Status status = WriteMemoryFigure(outcome.rows, flags.figure); !status.ok())
@@ -197,37 +229,64 @@ int Run(const Flags& flags) {
   return Stdout::Finish();
 }
 
-void AddKvTypes(App app, std::vector<KvTypes>* types) {
+/// One policy, JSON, a file of either, or policies separated by commas.
+void AddPolicies(App app, std::vector<std::string>* policies) {
   app.AddParsed(
-         "--kv-type",
-         [types](const std::string& text) {
-           types->clear();
-           for (const std::string& item : SplitAtCommas(text)) {
-             const std::optional<KvTypes> parsed = ParseKvTypes(item);
-             if (!parsed)
-               RejectUsage("--kv-type", "'" + EscapeLine(item) +
-                                            "' is not one of f32|f16|bf16|int8|int4, nor K/V of "
-                                            "them");
-             types->push_back(*parsed);
-           }
+         "--kv-policy",
+         [policies](const std::string& text) {
+           policies->clear();
+           const bool one = text.starts_with('{') || text.find(',') == text.npos ||
+                            !ParseKvPolicy(SplitAtCommas(text).front()).ok();
+           for (const std::string& item : one ? std::vector{text} : SplitAtCommas(text))
+             policies->push_back(ReadKvPolicy("--kv-policy", item));
          },
-         "How keys and values are stored; K/V for a type each, as f16/int8")
-      .Type("TYPE[/TYPE],...")
-      .Default("f16");
+         "What each KV head keeps: full, window(N), sink(N)+recent(N), these with +margin(N), "
+         "budget(N)[+sink(N)][+recent(N)], off, several of them, or JSON, or a file of one")
+      .Type("POLICY,...|JSON|FILE");
+}
+
+/// --fit and --bandwidth.
+void AddAnswers(App app, Flags& flags) {
+  app.AddParsed(
+         "--fit",
+         [&flags](const std::string& text) {
+           const std::optional<std::int64_t> bytes = ParseSize(text);
+           if (!bytes || *bytes < 1)
+             RejectUsage("--fit", "'" + EscapeLine(text) + "' is no number of bytes, such as 64G");
+           flags.fit.bytes = *bytes;
+         },
+         "Find what fits into so much memory: the largest context for each batch, and the largest "
+         "batch for each context of -c")
+      .Type("BYTES");
+  app.AddParsed(
+         "--bandwidth",
+         [&flags](const std::string& text) {
+           const std::optional<double> rate = ParseRate(text);
+           if (!rate && text != "measure")
+             RejectUsage("--bandwidth", "'" + EscapeLine(text) +
+                                            "' is neither bytes per second, such as 80G, nor "
+                                            "measure");
+           flags.bandwidth = rate.value_or(-1);
+         },
+         "Also tokens per second that this bandwidth of memory allows a decode step")
+      .Type("RATE|measure");
 }
 
 void AddShape(App app, Flags& flags) {
   SweepFlags& sweep = flags.sweep;
-  AddSizeList(app, "--d-model", &sweep.d_models, {1, kMost}, "Width of the model");
-  AddSizeList(app, "--heads", &sweep.heads, {1, kMost}, "Query heads of a layer");
-  AddSizeList(app, "--kv-heads", &sweep.kv_heads, {0, kMost},
-              "Key/value heads of a layer; 0 = as many as query heads");
-  AddSizeList(app, "--head-dim", &sweep.head_dims, {0, kMost}, "0 = d-model / heads");
-  AddSizeList(app, "--layers", &sweep.layers, {1, kMost}, "Default: 1");
-  AddSizeList(app, "--d-ff", &sweep.ffn_dims, {0, kMost},
-              "Width of the gated feed-forward block; 0 (the default) = none");
-  AddSizeList(app, "--vocab", &sweep.vocabs, {0, kMost},
-              "Rows of the embedding; 0 (the default) = none");
+  AddIntList(app, "--d-model", &sweep.d_models, {1, kMost}, "Width of the model");
+  AddIntList(app, "--heads", &sweep.heads, {1, kMost}, "Query heads of a layer");
+  AddIntList(app, "--kv-heads", &sweep.kv_heads, {0, kMost},
+             "Key/value heads of a layer; 0 = as many as query heads");
+  AddIntList(app, "--group", &sweep.groups, {1, kMost},
+             "Query heads of each key/value head, instead of --kv-heads")
+      .Excludes("--kv-heads");
+  AddIntList(app, "--head-dim", &sweep.head_dims, {0, kMost}, "0 = d-model / heads");
+  AddIntList(app, "--layers", &sweep.layers, {1, kMost}, "Layers, all equal");
+  AddIntList(app, "--d-ff", &sweep.ffn_dims, {0, kMost},
+             "Width of the gated feed-forward block; 0 (the default) = none");
+  AddIntList(app, "--vocab", &sweep.vocabs, {0, kMost},
+             "Rows of the embedding; 0 (the default) = none");
   AddInt(app, "--window", &sweep.shape.window, {0, kMost}, "Tokens a query sees; 0 = all");
   AddInt(app, "--window-pattern", &sweep.shape.window_pattern, {0, 4096},
          "Every n-th layer sees all; 0 = all have the window");
@@ -238,14 +297,32 @@ void AddShape(App app, Flags& flags) {
               "Norms also after attention and feed-forward");
   std::vector<std::string> names;
   for (const WeightType type : kWeightTypes) names.push_back(FlagName(type));
-  AddChoice(app, "--weight-type", &flags.weight_type, names, "How matrices are stored");
+  for (std::string& mix : WeightMixNames()) names.push_back(std::move(mix));
+  AddChoice(app, "--weight-type", &flags.weight_type, names,
+            "How matrices are stored: one type, or a mix as llama.cpp's quantiser chooses it");
+}
+
+/// Which answers --fit gives, and for which types and policies unless they are named.
+void CheckFit(App app, Flags& flags) {
+  if (flags.fit.bytes == 0) return;
+  for (const char* flag : {"--measure", "--figure", "--per-head", "--bandwidth"})
+    if (app.Given(flag)) RejectBoth(flag, "--fit");
+  flags.fit.trained = flags.from_file;
+  flags.fit.contexts = app.Given("--context");
+  flags.fit.batches = app.Given("--batch") || !flags.fit.contexts;
+  SweepFlags& sweep = flags.sweep;
+  if (!app.Given("--kv-type"))
+    sweep.kv_types = {{KvType::kF16, KvType::kF16},
+                      {KvType::kInt8, KvType::kInt8},
+                      {KvType::kInt4, KvType::kInt4}};
+  if (!app.Given("--kv-policy")) sweep.policies = {"", "sink(4)+recent(4096)"};
 }
 
 void CheckFlags(App app, Flags& flags) {
-  const char* const shape_flags[] = {"--d-model",   "--heads",   "--kv-heads",       "--head-dim",
-                                     "--layers",    "--d-ff",    "--vocab",          "--window",
-                                     "--tied",      "--qk-norm", "--window-pattern", "--qkv-bias",
-                                     "--post-norms"};
+  const char* const shape_flags[] = {"--d-model",  "--heads",     "--kv-heads", "--group",
+                                     "--head-dim", "--layers",    "--d-ff",     "--vocab",
+                                     "--window",   "--tied",      "--qk-norm",  "--window-pattern",
+                                     "--qkv-bias", "--post-norms"};
   const bool config = app.Given("--config");
   flags.from_file = config || app.Given("--model");
   for (const char* flag : shape_flags)
@@ -254,8 +331,12 @@ void CheckFlags(App app, Flags& flags) {
     RejectMissing("-m, --config, or --d-model and --heads");
   if (!config && flags.from_file && app.Given("--weight-type"))
     RejectBoth("--weight-type", "--model");
-  if (config && !app.Given("--weight-type")) flags.weight_type.clear();  // the config's type
-  if (const auto type = FindWeightType(flags.weight_type)) flags.sweep.shape.weight_type = *type;
+  if (config && !app.Given("--weight-type")) flags.weight_type.clear();  // the config's own
+  if (const auto type = FindWeightType(flags.weight_type))
+    flags.sweep.shape.weight_type = *type;
+  else
+    flags.sweep.weight_mix = flags.weight_type;
+  CheckFit(app, flags);
   if (!flags.measure) return;
   if (flags.score || flags.sweep.batches != std::vector<std::int64_t>{1})
     RejectUsage("--measure", "it runs one sequence, and does not score");
@@ -282,11 +363,15 @@ constexpr const char* kFooter =
     "the most\n"
     "that will be resident: weights as they are held, the cache with its tables at its largest, "
     "scratch,\n"
-    "tokenizer, and the process itself. FLOPs are those of all `context` tokens; scores counts "
-    "every\n"
-    "pair of a query and a key, scores_seen what the causal mask and windows leave; the score "
-    "matrix\n"
-    "of one layer in f32 is what attention never stores.\n"
+    "tokenizer, and the process itself. FLOPs are those of all `context` tokens; score FLOPs "
+    "count\n"
+    "every pair of a query and a key, attended those that the causal mask, windows and the policy\n"
+    "of each head leave; the score matrix of one layer in f32 is what attention never stores.\n"
+    "read/token is what a decode step reads with the context full, weights once for the batch;\n"
+    "tokens/s is the most that --bandwidth allows with that.\n"
+    "--fit prints the largest context or batch of which total fits, for each type of the cache "
+    "and\n"
+    "policy (f16, int8 and int4, full and sink(4)+recent(4096), unless they are named).\n"
     "--measure fills each context but for its last tokens as a prompt, decodes those, and puts "
     "beside\n"
     "the plan what its process held at most, cache bytes, speed, and the part of the roofline "
@@ -296,8 +381,9 @@ constexpr const char* kFooter =
     "  manyhead memory -m gemma3-270m -c 1k,32k --kv-type f16,int8\n"
     "  manyhead memory --config config.json -c 128k --batch 1,4 -o json\n"
     "  manyhead memory --d-model 4096 --heads 8,16,32,64 --layers 32 --d-ff 11008 --vocab 32000 "
-    ""
     "-c 4k\n"
+    "  manyhead memory --config config.json --weight-type q4_k_m --fit 64G -c 32k --batch 1,8\n"
+    "  manyhead memory -m gemma3-270m --kv-policy 'full,window(1024)' --bandwidth 80G\n"
     "  manyhead memory --measure --d-model 1024 --heads 4,8,16 --kv-heads 0,4,1 --layers 4 -c 2k "
     "--figure heads.html";
 
@@ -316,13 +402,13 @@ Command AddMemory(App parent) {
       .Type("FILE")
       .Excludes("--model");
   AddShape(app, *flags);
-  AddSizeList(app, "-c,--context", &flags->sweep.contexts, {0, kMost},
-              "Tokens held, all of them; 0 = the smaller of the model's context and 8192");
-  AddSizeList(app, "--batch", &flags->sweep.batches, {1, 1 << 20},
-              "Sequences of this many tokens in one cache");
+  AddIntList(app, "-c,--context", &flags->sweep.contexts, {0, kMost},
+             "Tokens held, all of them; 0 = the smaller of the model's context and 8192");
+  AddIntList(app, "--batch", &flags->sweep.batches, {1, 1 << 20},
+             "Sequences of this many tokens in one cache");
   AddKvTypes(app, &flags->sweep.kv_types);
-  AddKvPolicy(app, &flags->session);
-  app.Remove(app.Find("--kv-budget"));
+  AddPolicies(app, &flags->sweep.policies);
+  AddAnswers(app, *flags);
   AddChoice(app, "--weights", &flags->session.weights, {"packed", "mapped"},
             "Storage of low-bit weights: copied side by side, or in the file's pages");
   AddThreads(app, &flags->session.threads);
@@ -334,7 +420,7 @@ Command AddMemory(App parent) {
   AddInt(app, "-n,--n-gen", &flags->decode_tokens, {1, 1 << 20},
          "Last tokens of the context that --measure decodes one by one; at most all but the first");
   AddFigure(app, flags.get());
-  AddChoice(app, "-o,--output", &flags->format, {"table", "json", "csv"}, "How to print");
+  AddChoice(app, "-o,--output", &flags->format, RowFormats(), "How to print");
   app.Footer(kFooter);
   app.OnParsed([flags, app] { CheckFlags(app, *flags); });
   return {app, [flags] { return Run(*flags); }};

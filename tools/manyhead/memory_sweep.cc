@@ -1,5 +1,7 @@
 #include "tools/manyhead/memory_sweep.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "manyhead/isa.h"
@@ -8,6 +10,7 @@ namespace manyhead::cli {
 namespace {
 
 constexpr std::size_t kMostCases = 100'000;
+constexpr std::int64_t kDefaultContext = 8192;  // the default of SessionOptions
 
 Status TooMany(std::size_t count) {
   return Status(StatusCode::kInvalidArgument, "the lists make " + std::to_string(count) +
@@ -21,7 +24,8 @@ Json FlopsJson(const FlopCount& flops) {
           {"total", flops.total()},
           {"scores_seen", flops.scores_seen},
           {"feed_forward", flops.feed_forward},
-          {"logits", flops.logits}};
+          {"logits", flops.logits},
+          {"total_seen", flops.total() - flops.scores + flops.scores_seen}};
 }
 
 Json HeadJson(const HeadPlan& head, std::int64_t index, std::int64_t group) {
@@ -34,6 +38,7 @@ Json HeadJson(const HeadPlan& head, std::int64_t index, std::int64_t group) {
           {"kv_bytes_per_token", head.kv_bytes_per_token},
           {"kv_bytes", head.kv_bytes},
           {"kv_tokens", head.kv_tokens},
+          {"decode_kv_tokens", head.decode_kv_tokens},
           {"flops", FlopsJson(head.flops)}};
 }
 
@@ -61,13 +66,60 @@ Json LayerJson(const LayerConfig& config, const LayerPlan& layer, std::int64_t i
 
 }  // namespace
 
+namespace {
+
+/// Returns numbers that two combinations have in common only if they are the same model.
+std::vector<std::int64_t> SameModel(const ShapeParams& params) {
+  const bool whole = params.head_dim == 0 && params.d_model % params.num_heads == 0;
+  return {params.d_model,
+          params.num_heads,
+          params.num_kv_heads == 0 ? params.num_heads : params.num_kv_heads,
+          whole ? params.d_model / params.num_heads : params.head_dim,
+          params.layers,
+          params.ffn_dim,
+          params.vocab_size};
+}
+
+/// Sets the KV heads of `params` from a list's value. Returns which numbers do not divide, or
+/// nothing.
+std::string SetKvHeads(std::int64_t value, bool is_group, ShapeParams& params) {
+  const std::string heads = std::to_string(params.num_heads) + " heads ";
+  params.num_kv_heads = is_group ? params.num_heads / value : value;
+  if (is_group && params.num_heads % value != 0)
+    return heads + "in groups of " + std::to_string(value);
+  if (!is_group && value > 0 && params.num_heads % value != 0)
+    return heads + "with " + std::to_string(value) + " key/value heads";
+  return {};
+}
+
+Result<ModelShape> MakeShape(const SweepFlags& flags, const ShapeParams& params) {
+  Result<ModelShape> shape = MakeModelShape(params);
+  if (!shape.ok() || flags.weight_mix.empty()) return shape;
+  return MixWeightTypes(*std::move(shape), flags.weight_mix);
+}
+
+/// Returns `list` without values whose key another value before them has.
+template <class T, class Key>
+std::vector<T> EachOnce(const std::vector<T>& list, const Key& key) {
+  std::set<decltype(key(list.front()))> seen;
+  std::vector<T> once;
+  for (const T& value : list)
+    if (seen.insert(key(value)).second) once.push_back(value);
+  return once;
+}
+
+}  // namespace
+
 Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(
     const SweepFlags& flags, std::vector<std::string>* left_out) {
+  const bool by_group = !flags.groups.empty();
+  const std::vector<std::int64_t>& kv_heads = by_group ? flags.groups : flags.kv_heads;
   std::size_t count = 1;
-  for (const auto* list : {&flags.d_models, &flags.heads, &flags.kv_heads, &flags.head_dims,
+  for (const auto* list : {&flags.d_models, &flags.heads, &kv_heads, &flags.head_dims,
                            &flags.layers, &flags.ffn_dims, &flags.vocabs})
     if ((count *= list->size()) > kMostCases) return TooMany(count);
   std::vector<std::shared_ptr<const ModelShape>> shapes;
+  std::set<std::vector<std::int64_t>> seen;
   ShapeParams params = flags.shape;
   for (std::size_t i = 0; i < count; ++i) {
     std::size_t rest = i;
@@ -80,18 +132,20 @@ Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(
     params.ffn_dim = pick(flags.ffn_dims);
     params.layers = pick(flags.layers);
     params.head_dim = pick(flags.head_dims);
-    params.num_kv_heads = pick(flags.kv_heads);
+    const std::int64_t of_heads = pick(kv_heads);
     params.num_heads = pick(flags.heads);
     params.d_model = pick(flags.d_models);
     if (flags.ffn_widths > 0) params.ffn_dim = flags.ffn_widths * params.d_model;
+    const std::string problem = SetKvHeads(of_heads, by_group, params);
     const bool last = i + 1 == count && shapes.empty();
-    if (params.num_kv_heads > 0 && params.num_heads % params.num_kv_heads != 0 && !last) {
-      left_out->push_back(std::to_string(params.num_heads) + " heads with " +
-                          std::to_string(params.num_kv_heads) +
-                          " key/value heads are left out: not a multiple");
+    if (!problem.empty() && by_group && last)
+      return Status(StatusCode::kInvalidArgument, problem + ": not a multiple");
+    if (!problem.empty() && !last) {
+      left_out->push_back(problem + " are left out: not a multiple");
       continue;
     }
-    Result<ModelShape> shape = MakeModelShape(params);
+    if (!seen.insert(SameModel(params)).second) continue;
+    Result<ModelShape> shape = MakeShape(flags, params);
     if (!shape.ok()) return shape.status();
     shapes.push_back(std::make_shared<const ModelShape>(*std::move(shape)));
   }
@@ -103,24 +157,54 @@ Result<std::vector<MemoryCase>> MakeCases(
     const MemoryOptions& options) {
   std::size_t count = shapes.size();
   for (const std::size_t size :
-       {flags.contexts.size(), flags.batches.size(), flags.kv_types.size()})
+       {flags.contexts.size(), flags.batches.size(), flags.kv_types.size(), flags.policies.size()})
     if ((count *= size) > kMostCases) return TooMany(count);
+  const auto itself = [](const auto& value) { return value; };
+  const auto batches = EachOnce(flags.batches, itself);
+  const auto policies = EachOnce(flags.policies, itself);
+  const auto types = EachOnce(flags.kv_types, [](KvTypes one) { return FormatKvTypes(one); });
   std::vector<MemoryCase> cases;
-  for (const auto& shape : shapes)
-    for (const std::int64_t context : flags.contexts)
-      for (const std::int64_t batch : flags.batches)
-        for (const KvTypes types : flags.kv_types) {
-          MemoryCase one{shape, options};
-          one.options.session.context = context;
-          one.options.session.k_type = types.k;
-          one.options.session.v_type = types.v;
-          one.options.batch = batch;
-          cases.push_back(std::move(one));
-        }
+  for (const auto& shape : shapes) {
+    const auto resolved = [&](std::int64_t context) {
+      return context == 0 ? std::min(shape->config.context_length, kDefaultContext) : context;
+    };
+    for (const std::int64_t context : EachOnce(flags.contexts, resolved))
+      for (const std::int64_t batch : batches)
+        for (const KvTypes type : types)
+          for (const std::string& policy : policies) {
+            MemoryCase one{shape, options};
+            one.options.session.context = context;
+            one.options.session.k_type = type.k;
+            one.options.session.v_type = type.v;
+            one.options.session.kv_policy = policy;
+            one.options.batch = batch;
+            cases.push_back(std::move(one));
+          }
+  }
   return cases;
 }
 
-Json MemoryJson(const MemoryCase& one, const MemoryPlan& plan, bool per_head) {
+std::string PolicyName(const std::string& policy) {
+  if (policy.empty()) return "full";
+  return policy.starts_with('{') ? "by head" : policy;
+}
+
+namespace {
+
+/// Adds what a decode step reads, and the speed that this allows.
+void AddDecode(const MemoryPlan& plan, double bandwidth, Json& json) {
+  const auto batch = static_cast<double>(plan.batch);
+  const auto bytes = static_cast<double>(plan.decode_weight_bytes + plan.decode_kv_bytes);
+  json["decode_weight_bytes"] = plan.decode_weight_bytes;
+  json["decode_kv_bytes"] = plan.decode_kv_bytes;
+  json["decode_bytes_per_token"] = bytes / batch;
+  json["bandwidth_bytes_per_second"] = OrNull(bandwidth);
+  json["predicted_tokens_per_second"] = bytes > 0 ? OrNull(batch * bandwidth / bytes) : Json();
+}
+
+}  // namespace
+
+Json MemoryJson(const MemoryCase& one, const MemoryPlan& plan, bool per_head, double bandwidth) {
   const ModelConfig& config = one.shape->config;
   const LayerConfig& layer = config.layers.front();
   const SessionOptions& session = plan.session;
@@ -159,7 +243,9 @@ Json MemoryJson(const MemoryCase& one, const MemoryPlan& plan, bool per_head) {
                {"threads", session.threads},
                {"isa", IsaName(*session.isa)},
                {"weights", one.options.weights == WeightStorage::kMapped ? "mapped" : "packed"},
+               {"kv_policy", PolicyName(session.kv_policy)},
                {"warnings", plan.warnings}};
+  AddDecode(plan, bandwidth, json);
   if (!per_head) return json;
   json["per_layer"] = Json::array();
   for (std::size_t i = 0; i < plan.layers.size(); ++i)

@@ -40,8 +40,9 @@ std::string Describe(const RealRange& range) {
 }
 
 std::int64_t CheckInt(const std::string& flags, const std::string& text, const IntRange& range) {
-  const std::optional<std::int64_t> value = ParseInt(text);
-  if (!value || *value < range.min || *value > range.max) Reject(flags, text, Describe(range));
+  const std::optional<std::int64_t> value = ParseSize(text);
+  if (!value || *value < range.min || *value > range.max)
+    Reject(flags, text, Describe(range) + " (1k = 1024)");
   return *value;
 }
 
@@ -113,21 +114,6 @@ Option AddIntList(App app, const std::string& flags, std::vector<std::int64_t>* 
       app, flags, values, "N,...", default_text,
       [range](const std::string& name, const std::string& text) {
         return CheckInt(name, text, range);
-      },
-      help);
-}
-
-Option AddSizeList(App app, const std::string& flags, std::vector<std::int64_t>* values,
-                   IntRange range, const std::string& help) {
-  return AddList(
-      app, flags, values, "N,...", "",
-      [range](const std::string& name, const std::string& text) {
-        const std::optional<std::int64_t> value = ParseSize(text);
-        if (!value || *value < range.min || *value > range.max)
-          Reject(name, text,
-                 "a whole number from " + std::to_string(range.min) + " to " +
-                     std::to_string(range.max) + ", nor one of k or m");
-        return *value;
       },
       help);
 }
@@ -223,6 +209,27 @@ void AddKvTypeAndMath(App app, SessionFlags* flags) {
          "How keys and values are stored; K/V for a type each, as f16/int8")
       .Type(names + "[/...]")
       .Default(FormatKvTypes(flags->kv_types));
+  AddMath(app, flags);
+}
+
+void AddKvTypes(App app, std::vector<KvTypes>* types) {
+  app.AddParsed(
+         "--kv-type",
+         [types](const std::string& text) {
+           types->clear();
+           for (const std::string& item : SplitAtCommas(text)) {
+             const std::optional<KvTypes> parsed = ParseKvTypes(item);
+             if (!parsed)
+               Reject("--kv-type", item, "one of f32|f16|bf16|int8|int4, nor K/V of them");
+             types->push_back(*parsed);
+           }
+         },
+         "How keys and values are stored; K/V for a type each, as f16/int8")
+      .Type("TYPE[/TYPE],...")
+      .Default("f16");
+}
+
+void AddMath(App app, SessionFlags* flags) {
   AddChoice(app, "--math", &flags->math, {"fast", "exact"},
             "fast: int8 activations times low-bit weights; exact: f32 activations");
   AddChoice(app, "--weights", &flags->weights, {"packed", "mapped"},
@@ -233,23 +240,21 @@ void AddKvTypeAndMath(App app, SessionFlags* flags) {
             "The type that matrices of F32, F16 or BF16 get while they are loaded");
 }
 
+std::string ReadKvPolicy(const std::string& flag, const std::string& text) {
+  if (text.starts_with('{') || ParseKvPolicy(text).ok()) return text;
+  std::error_code ignored;  // set for a text that is too long for a name
+  const bool is_file = std::filesystem::exists(text, ignored);
+  if (const Status policy = ParseKvPolicy(text).status(); !is_file)
+    Reject(flag, text, "a policy (" + policy.message() + "), nor a file");
+  Result<std::string> file = ReadFile(text, true);
+  if (!file.ok()) Reject(flag, text, "a file of policies (" + file.status().message() + ")");
+  return *std::move(file);
+}
+
 void AddKvPolicy(App app, SessionFlags* flags) {
   app.AddParsed(
          "--kv-policy",
-         [=](const std::string& text) {
-           if (text.starts_with('{') || ParseKvPolicy(text).ok()) {
-             flags->kv_policy = text;
-             return;
-           }
-           std::error_code ignored;  // set for a text that is too long for a name
-           const bool is_file = std::filesystem::exists(text, ignored);
-           if (const Status policy = ParseKvPolicy(text).status(); !is_file)
-             Reject("--kv-policy", text, "a policy (" + policy.message() + "), nor a file");
-           const Result<std::string> file = ReadFile(text, true);
-           if (!file.ok())
-             Reject("--kv-policy", text, "a file of policies (" + file.status().message() + ")");
-           flags->kv_policy = *file;
-         },
+         [=](const std::string& text) { flags->kv_policy = ReadKvPolicy("--kv-policy", text); },
          "What each KV head keeps, and how: full, window(N)[+margin(R)], "
          "sink(N)+recent(N)[+margin(R)], budget(N)[+sink(N)][+recent(N)] or off for all heads, or "
          "JSON, or a file of either")

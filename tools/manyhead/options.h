@@ -35,12 +35,9 @@ Option AddInt(App app, const std::string& flags, std::int64_t* value, IntRange r
               const std::string& help);
 Option AddReal(App app, const std::string& flags, float* value, RealRange range,
                const std::string& help);
-/// Adds an option for numbers separated by commas.
+/// Adds an option for numbers separated by commas. Every whole number may be written as ParseSize reads it: "32k".
 Option AddIntList(App app, const std::string& flags, std::vector<std::int64_t>* values,
                   IntRange range, const std::string& help);
-/// Does the same, with "32k" for 32 * 1024; the help shows no default.
-Option AddSizeList(App app, const std::string& flags, std::vector<std::int64_t>* values,
-                   IntRange range, const std::string& help);
 Option AddRealList(App app, const std::string& flags, std::vector<double>* values, RealRange range,
                    const std::string& help);
 /// Adds an option for one of `choices`; the first is the default.
@@ -66,7 +63,13 @@ struct SessionFlags {
 
 void AddThreads(App app, std::int64_t* threads);
 void AddKvTypeAndMath(App app, SessionFlags* flags);
+/// Adds --kv-type with several types, and --math with --weights.
+void AddKvTypes(App app, std::vector<KvTypes>* types);
+void AddMath(App app, SessionFlags* flags);
 void AddContext(App app, SessionFlags* flags);
+/// Returns a policy, or JSON, or what a file of either holds; rejects anything else as the value of
+/// `flag`.
+std::string ReadKvPolicy(const std::string& flag, const std::string& text);
 /// Adds --kv-policy and --kv-budget.
 void AddKvPolicy(App app, SessionFlags* flags);
 SessionOptions ToSessionOptions(const SessionFlags& flags);

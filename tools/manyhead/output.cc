@@ -82,7 +82,7 @@ std::string FormatBytes(double bytes) {
 }
 
 std::string FormatCount(double count) {
-  constexpr std::array<const char*, 4> kUnits = {"", "K", "M", "B"};
+  constexpr std::array<const char*, 5> kUnits = {"", "K", "M", "B", "T"};
   std::size_t unit = 0;
   for (; count >= 1000 && unit + 1 < kUnits.size(); ++unit) count /= 1000;
   const int digits = unit == 0 || count >= 100 ? 0 : count >= 10 ? 1 : 2;

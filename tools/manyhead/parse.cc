@@ -52,25 +52,30 @@ std::optional<ByteBudget> ParseByteBudget(std::string_view text) {
     if (!percent || !(*percent > 0) || *percent > kMostPercent) return std::nullopt;
     return ByteBudget{.fraction = *percent / 100};
   }
-  constexpr std::string_view kUnits = "KMG";
-  const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
-  if (unit != kUnits.npos) text.remove_suffix(1);
-  const std::optional<std::int64_t> count = ParseInt(text);
-  const std::int64_t scale =
-      unit == kUnits.npos ? 1 : std::int64_t{1024} << (10 * static_cast<int>(unit));
-  if (!count || *count < 1 || *count > std::numeric_limits<std::int64_t>::max() / scale)
-    return std::nullopt;
-  return ByteBudget{.bytes = *count * scale};
+  const std::optional<std::int64_t> bytes = ParseSize(text);
+  if (!bytes || *bytes < 1) return std::nullopt;
+  return ByteBudget{.bytes = *bytes};
 }
 
 std::optional<std::int64_t> ParseSize(std::string_view text) {
-  std::int64_t unit = 1;
-  if (text.ends_with('k') || text.ends_with('K')) unit = std::int64_t{1} << 10;
-  if (text.ends_with('m') || text.ends_with('M')) unit = std::int64_t{1} << 20;
-  if (unit > 1) text.remove_suffix(1);
+  constexpr std::string_view kUnits = "kKmMgG";
+  const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
+  if (unit == kUnits.npos) return ParseInt(text);
+  text.remove_suffix(1);
   std::optional<std::int64_t> value = ParseInt(text);
-  if (value && __builtin_mul_overflow(*value, unit, &*value)) return std::nullopt;
+  const std::int64_t scale = std::int64_t{1024} << (10 * static_cast<int>(unit / 2));
+  if (value && __builtin_mul_overflow(*value, scale, &*value)) return std::nullopt;
   return value;
+}
+
+std::optional<double> ParseRate(std::string_view text) {
+  constexpr std::string_view kUnits = "kKMGT";
+  constexpr double kScales[] = {1e3, 1e3, 1e6, 1e9, 1e12};
+  const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
+  if (unit != kUnits.npos) text.remove_suffix(1);
+  std::optional<double> value = ParseReal(text);
+  if (value && unit != kUnits.npos) *value *= kScales[unit];
+  return value && *value > 0 && std::isfinite(*value) ? value : std::nullopt;
 }
 
 std::optional<KvTypes> ParseKvTypes(std::string_view text) {

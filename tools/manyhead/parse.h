@@ -17,9 +17,12 @@ std::optional<std::int64_t> ParseInt(std::string_view text);
 std::optional<std::uint64_t> ParseUnsigned(std::string_view text);
 std::optional<double> ParseReal(std::string_view text);
 
-/// Parses the same, or a number followed by k or m for that number times 1024 or 1024 * 1024:
-/// "32k".
+/// Parses a whole number, or one with k, m or g (in either case) behind it, which multiply it by 1024 once,
+/// twice or three times: "32k".
 std::optional<std::int64_t> ParseSize(std::string_view text);
+
+/// Parses a rate above 0, decimal as rates are printed: "80G" is 80e9; also k, M and T, and fractions.
+std::optional<double> ParseRate(std::string_view text);
 
 /// The types of keys and values.
 struct KvTypes {
@@ -38,7 +41,7 @@ struct ByteBudget {
   double fraction = 0;
 };
 
-/// Parses "40%", or bytes: "12M", "12582912", with K, M and G as powers of 1024.
+/// Parses "40%", or bytes as ParseSize reads them: "12M", "12582912".
 std::optional<ByteBudget> ParseByteBudget(std::string_view text);
 
 /// Parses token ids: a JSON list or numbers separated by white space and commas.

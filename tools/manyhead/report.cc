@@ -4,18 +4,9 @@
 
 #include "tools/manyhead/model_path.h"
 #include "tools/manyhead/progress.h"
+#include "tools/manyhead/rows.h"
 
 namespace manyhead::cli {
-namespace {
-
-std::string CsvField(const Json& value) {
-  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
-}
-
-}  // namespace
 
 KvTokenBytes MeasureKvTokenBytes(const KvCache& cache) {
   KvTokenBytes bytes;
@@ -94,13 +85,8 @@ std::string ModelType(const Model& model) {
 
 void WriteCsv(const std::vector<Json>& rows) {
   for (const Json& row : rows) {
-    std::string names, values;
-    for (const auto& [name, value] : row.items()) {
-      names += (names.empty() ? "" : ",") + name;
-      values += (values.empty() ? "" : ",") + CsvField(value);
-    }
-    if (&row == &rows.front()) Stdout::Write(names + "\n");
-    Stdout::Write(values + "\n");
+    if (&row == &rows.front()) Stdout::Write(CsvNames(row));
+    Stdout::Write(CsvValues(row));
   }
 }
 

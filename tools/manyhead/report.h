@@ -33,8 +33,8 @@ Json KvJson(const KvCache& cache);
 /// Returns e.g. "gemma3 268M Q4_K": architecture, parameters, and the type of most weights.
 std::string ModelType(const Model& model);
 
-/// Writes a line of names, then one of values for each of `rows`, which all have the same fields;
-/// every field is quoted.
+/// A line of names, then one of values for each of `rows`, which all have the same fields, as
+/// RowWriter does.
 void WriteCsv(const std::vector<Json>& rows);
 
 /// Loads the model that `-m` names; prints a notice on stderr when that takes long.

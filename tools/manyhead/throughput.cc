@@ -48,6 +48,30 @@ MeanAndDeviation ComputeMeanAndDeviation(std::span<const double> samples) {
   return {mean, std::sqrt(squares / (count - 1))};
 }
 
+MedianInterval ComputeMedian(std::span<const double> samples) {
+  if (samples.empty()) return {};
+  std::vector<double> sorted(samples.begin(), samples.end());
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t n = sorted.size();
+  MedianInterval found;
+  found.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+  if (n == 1) return found;
+  constexpr double kWanted = 0.95;
+  // P(k - 1 of n samples or fewer are below the median), k = 1, 2, ...; in logarithms, because n
+  // may be large.
+  double tail = 0;
+  for (std::size_t k = 1; 2 * k <= n; ++k) {
+    const auto x = static_cast<double>(k - 1), all = static_cast<double>(n);
+    tail += std::exp(std::lgamma(all + 1) - std::lgamma(x + 1) - std::lgamma(all - x + 1) -
+                     all * std::log(2.0));
+    if (k > 1 && 1 - 2 * tail < kWanted) break;
+    found.low = sorted[k - 1];
+    found.high = sorted[n - k];
+    found.coverage = 1 - 2 * tail;
+  }
+  return found;
+}
+
 std::string ChecksumIds(std::span<const TokenId> ids) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const TokenId id : ids) {

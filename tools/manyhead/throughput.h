@@ -38,6 +38,17 @@ struct MeanAndDeviation {
 };
 MeanAndDeviation ComputeMeanAndDeviation(std::span<const double> samples);
 
+/// The median, and an interval that holds the true one with the probability `coverage`, whatever
+/// the samples' distribution: between two of the sorted samples, as near to the median as 95 % of
+/// coverage allow, or else between the first and the last (Hahn, Meeker: Statistical Intervals,
+/// 5.2). No interval where there is one sample.
+struct MedianInterval {
+  double median = 0;
+  std::optional<double> low, high;
+  double coverage = 0;
+};
+MedianInterval ComputeMedian(std::span<const double> samples);
+
 /// Returns FNV-1a (64 bits) of the ids as little-endian 32-bit numbers, in 16 hexadecimal digits.
 std::string ChecksumIds(std::span<const TokenId> ids);
 
