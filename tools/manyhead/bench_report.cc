@@ -26,8 +26,8 @@ std::vector<RowColumn> Columns(const std::vector<BenchTest>& tests, bool compare
   return columns;
 }
 
-/// Returns the part of the measured bandwidth that decoding used, in percent; negative where it says
-/// nothing.
+/// Returns the part of the measured bandwidth that decoding used, in percent; negative where it
+/// says nothing.
 double BandwidthPercent(const Model& model, const BenchSetting& setting, const BenchRow& row) {
   if (row.result.test.n_gen == 0 || row.result.test.n_prompt > 0 || setting.bandwidth <= 0)
     return -1;

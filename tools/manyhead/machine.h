@@ -19,8 +19,8 @@ struct CpuCache {
 /// Returns e.g. "Intel(R) Xeon(R) Processor"; "unknown" if the system gives no name.
 std::string CpuName();
 int OnlineCpus();
-/// CPUs in this process's affinity mask, however many the machine has: their numbers, ascending, and
-/// how many they are.
+/// CPUs in this process's affinity mask, however many the machine has: their numbers, ascending,
+/// and how many they are.
 std::vector<int> AllowedCpuList();
 int AllowedCpus();
 /// Restricts this process to CPUs of that list. Returns whether the system did so.

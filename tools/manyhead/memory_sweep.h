@@ -32,9 +32,8 @@ struct MemoryCase {
 };
 
 /// Returns the shapes of all combinations, in the order of the lists, the last changing fastest,
-/// each shape once. Query heads that are not a multiple of the key/value heads, or of the group, are
-/// skipped and named in `left_out`,
-/// unless nothing else remains.
+/// each shape once. Query heads that are not a multiple of the key/value heads, or of the group,
+/// are skipped and named in `left_out`, unless nothing else remains.
 /// Errors   as MakeModelShape; kInvalidArgument for too many of them.
 Result<std::vector<std::shared_ptr<const ModelShape>>> MakeShapes(
     const SweepFlags& flags, std::vector<std::string>* left_out);

@@ -35,7 +35,8 @@ Option AddInt(App app, const std::string& flags, std::int64_t* value, IntRange r
               const std::string& help);
 Option AddReal(App app, const std::string& flags, float* value, RealRange range,
                const std::string& help);
-/// Adds an option for numbers separated by commas. Every whole number may be written as ParseSize reads it: "32k".
+/// Adds an option for numbers separated by commas. Every whole number may be written as ParseSize
+/// reads it: "32k".
 Option AddIntList(App app, const std::string& flags, std::vector<std::int64_t>* values,
                   IntRange range, const std::string& help);
 Option AddRealList(App app, const std::string& flags, std::vector<double>* values, RealRange range,

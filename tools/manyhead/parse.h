@@ -17,11 +17,12 @@ std::optional<std::int64_t> ParseInt(std::string_view text);
 std::optional<std::uint64_t> ParseUnsigned(std::string_view text);
 std::optional<double> ParseReal(std::string_view text);
 
-/// Parses a whole number, or one with k, m or g (in either case) behind it, which multiply it by 1024 once,
-/// twice or three times: "32k".
+/// Parses a whole number, or one with k, m or g (in either case) behind it, which multiply it by
+/// 1024 once, twice or three times: "32k".
 std::optional<std::int64_t> ParseSize(std::string_view text);
 
-/// Parses a rate above 0, decimal as rates are printed: "80G" is 80e9; also k, M and T, and fractions.
+/// Parses a rate above 0, decimal as rates are printed: "80G" is 80e9; also k, M and T, and
+/// fractions.
 std::optional<double> ParseRate(std::string_view text);
 
 /// The types of keys and values.
