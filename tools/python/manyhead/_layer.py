@@ -85,6 +85,11 @@ class MultiHeadAttention:
             own_cache=incremental, k_type=k_type, v_type=v_type)
         self._check_shapes(query, key, value, output, memory_dim or d_model)
 
+    def __repr__(self) -> str:
+        core = self._core
+        return (f"<manyhead.MultiHeadAttention d_model {core.d_model}, {core.num_heads}/"
+                f"{core.num_kv_heads} heads of {core.head_dim}/{core.head_dim_v}>")
+
     def _check_shapes(self, query: Weight, key: Weight, value: Weight, output: Weight,
                       memory_dim: int) -> None:
         """The library counts bytes, of which a transposed weight has as many."""

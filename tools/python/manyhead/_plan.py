@@ -95,6 +95,13 @@ class AttentionPlan:
             num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
             head_dim_v=head_dim_v or 0, max_q_len=max_q_len, max_kv_len=max_kv_len, **options))
 
+        self._sizes = (num_heads, num_kv_heads, head_dim, head_dim_v or head_dim, max_q_len, max_kv_len)
+
+    def __repr__(self) -> str:
+        heads, kv_heads, dim, dim_v, q_len, kv_len = self._sizes
+        return (f"<manyhead.AttentionPlan {heads}/{kv_heads} heads of {dim}/{dim_v}, up to {q_len} "
+                f"queries and {kv_len} keys>")
+
     def run(self, q: ArrayLike, k: ArrayLike, v: ArrayLike, *, bias: ArrayLike | None = None,
             mask: ArrayLike | None = None, kv_lens: ArrayLike | None = None,
             query_start: ArrayLike | None = None, return_lse: bool = False,

@@ -304,6 +304,11 @@ class SessionTest(unittest.TestCase):
         generation = self.model.generate(PROMPT, max_tokens=1)
         list(generation)
         self.assertIn("prefill_tokens=", repr(generation.timings))
+        plan = manyhead.AttentionPlan(num_heads=4, num_kv_heads=2, head_dim=8, max_q_len=5, max_kv_len=9)
+        self.assertEqual(repr(plan), "<manyhead.AttentionPlan 4/2 heads of 8/8, up to 5 queries and 9 keys>")
+        square = np.zeros((8, 8), np.float32)
+        layer = manyhead.MultiHeadAttention(square, square, square, square, num_heads=2)
+        self.assertEqual(repr(layer), "<manyhead.MultiHeadAttention d_model 8, 2/2 heads of 4/4>")
         self.assertIn("entropy=", repr(self.model.profile(self.ids, every=1).heads[0][0]))
 
 
