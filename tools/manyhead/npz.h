@@ -11,8 +11,8 @@
 
 namespace manyhead::cli {
 
-/// Writes arrays into an NPZ file, which numpy.load reads: a ZIP archive whose entries are NPY files,
-/// stored without compression. Archives beyond 4 GiB get the 64-bit records of ZIP.
+/// Writes arrays into an NPZ file, which numpy.load reads: a ZIP archive whose entries are NPY
+/// files, stored without compression. Archives beyond 4 GiB get the 64-bit records of ZIP.
 ///
 /// Source   the formats ZIP (PKWARE APPNOTE 6.3.10) and NPY 1.0 (NumPy Enhancement Proposal 1)
 class NpzWriter {
@@ -20,8 +20,8 @@ class NpzWriter {
   explicit NpzWriter(OutputSink sink) : sink_(std::move(sink)) {}
 
   /// Adds a row-major array.
-  /// Errors   kInvalidArgument for an array of 4 GiB or more, which one entry does not hold; those of
-  ///          the sink.
+  /// Errors   kInvalidArgument for an array of 4 GiB or more, which one entry does not hold; those
+  ///          of the sink.
   Status Add(const std::string& name, const std::vector<std::int64_t>& shape,
              std::span<const float> values);
   Status Add(const std::string& name, const std::vector<std::int64_t>& shape,

@@ -27,8 +27,8 @@ class SharedSession {
  public:
   SharedSession(const Model& model, const SessionOptions& options, const Ablation& ablation);
 
-  /// Returns what `function(session)` does, called alone and without Python's lock. The token that a
-  /// generation drew last is appended before.
+  /// Returns what `function(session)` does, called alone and without Python's lock. The token that
+  /// a generation drew last is appended before.
   template <class Function>
   auto Call(Function&& function) {
     const Lock lock(*this);
