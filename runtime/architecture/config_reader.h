@@ -30,11 +30,13 @@ class ConfigReader {
   /// Returns true where the key is there; null counts as absent.
   bool Has(std::string_view key) const { return metadata_.Count(Name(key)) > 0; }
 
-  /// Returns the integer at `key` within [low, high]; `fallback` when absent, unless it is negative.
+  /// Returns the integer at `key` within [low, high]; `fallback` when absent, unless it is
+  /// negative.
   std::int64_t Int(std::string_view key, std::int64_t low, std::int64_t high,
                    std::int64_t fallback);
 
-  /// Returns the finite number at `key`, above `low`; `fallback` when absent, unless it is negative.
+  /// Returns the finite number at `key`, above `low`; `fallback` when absent, unless it is
+  /// negative.
   double Float(std::string_view key, double low, double fallback);
 
   /// Returns the finite number at `key`. The number 0 says that the feature is off and gives `off`;

@@ -99,8 +99,8 @@ std::string HfName(const TensorRow& row, HfNames scheme, std::int64_t layer);
 
 /// Returns `name` as folders have it that were saved without the part which makes logits.
 std::string HfBaseName(const std::string& name);
-/// Returns true where a tensor of this name is a table that code can compute, such as a mask: it may be there
-/// and is not read.
+/// Returns true where a tensor of this name is a table that code can compute, such as a mask: it
+/// may be there and is not read.
 bool IsHfBuffer(std::string_view name) noexcept;
 
 /// One tensor of one model.

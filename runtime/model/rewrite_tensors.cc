@@ -35,8 +35,8 @@ bool IsAligned(const StoredTensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data) % static_cast<std::uintptr_t>(bytes) == 0;
 }
 
-/// Returns the type that a matrix gets: tables of positions keep theirs, and so do rows that are not whole
-/// blocks.
+/// Returns the type that a matrix gets: tables of positions keep theirs, and so do rows that are
+/// not whole blocks.
 WeightType TypeOf(const PlacedTensor& tensor, std::int64_t cols, const RewriteOptions& options) {
   if (!options.weight_type || tensor.wanted.row->role == TensorRole::kPositions)
     return tensor.stored.type;
@@ -44,8 +44,8 @@ WeightType TypeOf(const PlacedTensor& tensor, std::int64_t cols, const RewriteOp
   return fits ? *options.weight_type : tensor.stored.type;
 }
 
-/// Returns the row of the file that has row `row` of queries, keys and values one kind after the other,
-/// where the file has head by head: its query, its key and its value.
+/// Returns the row of the file that has row `row` of queries, keys and values one kind after the
+/// other, where the file has head by head: its query, its key and its value.
 std::int64_t RowByHead(std::int64_t row, std::int64_t rows, std::int64_t head_dim) {
   const std::int64_t kind_rows = rows / 3, kind = row / kind_rows, within = row % kind_rows;
   return (within / head_dim * 3 + kind) * head_dim + within % head_dim;

@@ -41,8 +41,8 @@ class WordModel {
 
  protected:
   TokenId Find(std::string_view text) const noexcept;
-  /// Appends the byte tokens "<0x41>" of every byte of `text`; returns false, with nothing appended,
-  /// if one lacks.
+  /// Appends the byte tokens "<0x41>" of every byte of `text`; returns false, with nothing
+  /// appended, if one lacks.
   bool AppendBytes(std::string_view text, std::vector<TokenId>* ids) const;
 
   TokenIds ids_;

@@ -50,7 +50,8 @@ TEST(EncodeWeights, GivesTheBitsOfTheFormatsOwnCode) {
   EXPECT_EQ(HashOf(Encoded(WeightType::kBf16, x)), 0xdc5ffd552aada52eU);
 }
 
-/// Returns true where no neighbour of the half `bits` is nearer to `x`, and a tie went to the even one.
+/// Returns true where no neighbour of the half `bits` is nearer to `x`, and a tie went to the even
+/// one.
 bool IsNearest(WeightType type, std::uint16_t bits, float x) {
   const auto value = [&](int step) {
     const auto near = static_cast<std::uint16_t>(bits + step);
