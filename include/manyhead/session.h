@@ -215,7 +215,7 @@ class Session {
   const Ablation& ablation() const noexcept;
 
   /// Adds the time of each part of a step to `*profile` from now on; null, the default, measures
-  /// nothing and costs nothing. `*profile` must stay valid until the session ends or the next call.
+  /// nothing and costs nothing. `*profile` must outlive the session or the next SetProfile.
   void SetProfile(StepProfile* profile);
 
   /// Returns the products that a step uses, in the order of the phases. A sequence's first token
@@ -232,7 +232,7 @@ class Session {
   Status SetCapture(const CaptureOptions* options);
 
   /// Collects measurements of every head in `*profile`, which is emptied, from now on; null, the
-  /// default, costs nothing. `*profile` must stay valid until the session ends or the next call.
+  /// default, costs nothing. `*profile` must outlive the session or the next SetHeadProfile.
   /// See HeadProfile.
   /// Cost     4 H Dv^2 bytes and 2 d H Dv^2 flops for each layer, once; then some per cent of a
   ///          step.
