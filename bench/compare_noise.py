@@ -56,7 +56,7 @@ def main():
                 found = bench(args.command, flags, "--compare", record)
                 for row in found:
                     counts[expected].append(row["compare_verdict"] == expected)
-                text = ", ".join(f"{row['compare_time_ratio']:.3f} {row['compare_verdict']}" for row in found)
+                text = ", ".join(f"{row['compare_time_ratio']:.3f} ({row['compare_time_ratio_corrected']:.3f}) {row['compare_verdict']}" for row in found)
                 print(f"{turn + 1:3} load {os.getloadavg()[0]:5.2f}  {expected} expected: {text}", flush=True)
     shares = {expected: sum(right) / max(1, len(right)) for expected, right in counts.items()}
     for expected, right in counts.items():

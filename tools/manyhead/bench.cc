@@ -30,9 +30,12 @@ namespace manyhead::cli {
 namespace {
 
 constexpr std::int64_t kMaxTokens = 1 << 24;
-/// A difference from an earlier run is measured again so often, each time after this pause.
+/// A test without a number of repetitions runs in so many rounds, each after a pause, so that what
+/// disturbs one of them does not decide. A difference from an earlier run is measured again in more
+/// rounds.
+constexpr int kRounds = 4;
 constexpr int kRecheck = 3;
-constexpr double kRecheckPauseSeconds = 0.5;
+constexpr double kPauseSeconds = 0.25;
 
 struct Flags {
   std::vector<std::string> models, pairs;  ///< as they are given, then the models one by one
@@ -42,7 +45,8 @@ struct Flags {
   std::vector<std::int64_t> prompts = {512}, gens = {64}, depths = {0}, threads = {0};
   std::vector<PromptAndGen> both;
   std::vector<int> cpus;
-  BenchRuns runs = {.repetitions = 5, .most_repetitions = 100, .least_ns = 1'000'000'000};
+  BenchRuns runs = {.repetitions = 5, .most_repetitions = 0, .least_ns = 0};
+  int rounds = 1;
   float delay = 0;
   bool profile = false, profile_heads = false;
 };
@@ -192,7 +196,8 @@ Status Bench::RunTest(const Model& model, const BenchSetting& setting, const Ben
   BenchRow row;
   row.before = ReadCpuState();
   std::optional<BenchComparison> comparison;
-  for (int round = 0; round <= kRecheck; ++round) {
+  for (int round = 0; round < flags_.rounds + kRecheck; ++round) {
+    if (round > 0) Pause(kPauseSeconds);
     // The same work on both sides of the test shows how fast the machine was meanwhile.
     const double before = MeasureFlops(setting.isa, setting.threads);
     Result<std::optional<BenchResult>> result = runner.Run(test, flags_.runs);
@@ -205,10 +210,10 @@ Status Bench::RunTest(const Model& model, const BenchSetting& setting, const Ben
     } else {
       AppendSamples(**result, &row.result);
     }
+    if (Interrupted().load()) break;
+    if (round + 1 < flags_.rounds) continue;
     comparison = Compare(model, setting, row);
     if (!comparison || comparison->verdict == BenchVerdict::kNoDifference) break;
-    if (Interrupted().load()) break;
-    if (round < kRecheck) Pause(kRecheckPauseSeconds);
   }
   row.after = ReadCpuState();
   if (!row.result.samples_ns.empty()) report_.Add(model, setting, row, comparison);
@@ -273,8 +278,13 @@ void CheckFlags(App app, Flags& flags) {
   if (PlanTests(flags.prompts, flags.gens, flags.depths, flags.both).empty())
     RejectUsage("bench", "nothing to measure: -p and -n are 0");
   // So many and no more where the number is given.
-  if (app.Given("--repetitions") || flags.profile) flags.runs.most_repetitions = 0;
-  if (app.Given("--repetitions") || flags.profile) flags.runs.least_ns = 0;
+  if (!app.Given("--repetitions") && !flags.profile) {
+    constexpr std::int64_t kRoundNanoseconds = 250'000'000, kMostOfRound = 250;
+    flags.rounds = kRounds;
+    flags.runs.repetitions = 2;
+    flags.runs.most_repetitions = kMostOfRound;
+    flags.runs.least_ns = kRoundNanoseconds;
+  }
   SplitModels(&flags.models);
 }
 
@@ -299,8 +309,8 @@ void AddTests(App app, Flags& flags) {
 
 void AddRuns(App app, Flags& flags) {
   AddInt(app, "-r,--repetitions", &flags.runs.repetitions, {1, 1 << 20},
-         "Counted runs of each test; unless it is given, up to 100 while they take no second")
-      .Default("5");
+         "Counted runs of each test; unless it is given, 8 or more, for a second or more")
+      .Default("");
   AddInt(app, "--warmup", &flags.runs.warmups, {0, 1 << 20}, "Runs before that are not counted");
   AddReal(app, "--delay", &flags.delay, {0, 86400}, "Seconds to wait between two tests");
   app.AddParsed(
