@@ -71,7 +71,8 @@ TEST(EncodeWeights, RoundsHalvesToTheNearest) {
   for (const WeightType type : {WeightType::kF16, WeightType::kBf16}) {
     for (int i = 0; i < 200000; ++i) {
       // Every exponent, with many ties: few bits of the mantissa are set.
-      const std::uint32_t word = random() & (i % 2 == 0 ? 0xFFFFFFFF : 0xFFFFF000);
+      const auto word =
+          static_cast<std::uint32_t>(random() & (i % 2 == 0 ? 0xFFFFFFFF : 0xFFFFF000));
       float x;
       std::memcpy(&x, &word, sizeof x);
       const float most = type == WeightType::kF16 ? 65000.0F : 3e38F;
@@ -91,7 +92,9 @@ TEST(EncodeWeights, KeepsInfinitiesAndWhatIsNoNumber) {
       EncodeWeights(type, &x, 1, bits);
       const float back = LoadWeight(type, bits, 0);
       EXPECT_EQ(std::signbit(back), std::signbit(x));
-      if (type == WeightType::kF16 || std::abs(x) > 3.39e38F) EXPECT_TRUE(std::isinf(back)) << x;
+      if (type == WeightType::kF16 || std::abs(x) > 3.39e38F) {
+        EXPECT_TRUE(std::isinf(back)) << x;
+      }
     }
     const float nan = NAN;
     std::byte bits[2];
@@ -117,9 +120,11 @@ TEST(EncodeWeights, LoadsWhatItEncoded) {
       float most = 0;
       for (std::size_t i = begin; i < begin + 32; ++i) most = std::max(most, std::abs(x[i]));
       // The error is at most half a step; Q4_0 lacks a quant at one end, where it is a whole step.
-      const float step = type == WeightType::kF32    ? 0
-                         : type == WeightType::kQ8_0 ? most / 127 * 0.51F
-                                                     : most / 8 * 1.01F;
+      // The scale in f16 adds 2^-11 of the largest number.
+      const float steps = type == WeightType::kF32    ? 0
+                          : type == WeightType::kQ8_0 ? 0.5F / 127
+                                                      : 1.0F / 8;
+      const float step = type == WeightType::kF32 ? 0 : most * (steps + 0x1p-11F) * 1.001F;
       for (std::size_t i = begin; i < begin + 32; ++i) EXPECT_NEAR(back[i], x[i], step) << i;
     }
   }
