@@ -14,7 +14,7 @@ enum class Isa : unsigned char {
   kScalar,  ///< baseline x86-64
   kAvx2,    ///< AVX2, FMA, F16C
   kAvx512,  ///< AVX-512 F, CD, BW, DQ, VL
-  kAmx,     ///< also AVX512-BF16 and AMX tiles of bf16, for products of many rows
+  kAmx,     ///< also AVX512-BF16 and AMX tiles of bf16 and int8, for products of many rows
 };
 
 /// Returns "scalar", "avx2", "avx512" or "amx".

@@ -49,7 +49,7 @@ struct MultiHeadAttentionParams {
   AttentionParams attention = {};
   /// Rotation of queries and keys; rotary_dim 0 selects head_dim.
   std::optional<RopeConfig> rope = {};
-  /// Under kFast the first token of a sequence is never rounded to int8, as in a model.
+  /// The first tokens of a sequence are multiplied more accurately, as kFast says of a model.
   MathMode math = MathMode::kExact;
   /// Computes one head after the other, each with its own slices of the weights, and adds up their
   /// terms. It serves inspection: the result is the same but for the order of that sum, at a lower

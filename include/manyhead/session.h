@@ -218,8 +218,8 @@ class Session {
   /// nothing and costs nothing. `*profile` must outlive the session or the next SetProfile.
   void SetProfile(StepProfile* profile);
 
-  /// Returns the products that a step uses, in the order of the phases. A sequence's first token
-  /// uses f32 activations in place of int8.
+  /// Returns the products that a step uses, in the order of the phases. The tokens that
+  /// MathMode::kFast names use two int8 numbers for each activation, or f32, in place of int8.
   std::vector<ProductPath> ProductPaths() const;
 
   /// Passes the attention weights of chosen heads and rows to options->on_row from now on, of

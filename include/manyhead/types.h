@@ -77,7 +77,9 @@ WeightBlock WeightBlockOf(WeightType type) noexcept;
 enum class MathMode : std::uint8_t {
   kExact,  ///< weights as stored, f32 activations
   /// Activations are rounded to int8, or weights and activations to bf16, as RowRole in kinds.h
-  /// says. The first token of a sequence is never rounded to int8.
+  /// says. Two int8 numbers, together about 16 bits, stand for each activation of a sequence's
+  /// first token and of the first 64 tokens of a prompt; with low-bit weights that are not packed
+  /// the first token takes activations in f32 instead.
   kFast,
 };
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include "runtime/attention/plan_impl.h"
 #include "runtime/cache/kv_cache_impl.h"
@@ -20,12 +22,19 @@ AttentionBias BiasOfHead(AttentionBias bias, std::int64_t head) noexcept {
 }  // namespace
 
 LinearRows MultiHeadAttention::Impl::QueryRows(const Call& call) const noexcept {
-  static constexpr std::int64_t kFirst[] = {0};
+  static constexpr auto kRows = [] {
+    std::array<std::int64_t, kAccuratePositions> rows = {};
+    std::iota(rows.begin(), rows.end(), std::int64_t{0});
+    return rows;
+  }();
   LinearRows rows;
   const RowRole by_default = call.q_len == 1 ? RowRole::kDecode : RowRole::kPrefill;
   const RowRole role = call.options.role.value_or(by_default);
   (role == RowRole::kDecode ? rows.decode : rows.prefill) = call.q_len;
-  if (!is_cross() && call.position == 0 && call.q_len > 0) rows.beginnings = kFirst;
+  std::int64_t accurate = 0;
+  if (!is_cross())
+    while (accurate < call.q_len && IsAccurate(role, call.position + accurate)) ++accurate;
+  rows.accurate = std::span(kRows).first(static_cast<std::size_t>(accurate));
   return rows;
 }
 

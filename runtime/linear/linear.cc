@@ -4,6 +4,7 @@
 
 #include "runtime/linear/linear_impl.h"
 #include "runtime/linear/pack.h"
+#include "runtime/linear/packed_rows.h"
 #include "runtime/platform/dcheck.h"
 
 namespace manyhead {
@@ -26,10 +27,10 @@ Path PathOf(const WeightView& weight, Isa isa, MathMode math, RowRole role) noex
   const bool int8 =
       fast && KernelsOf(isa, weight.type).activations != kernels::ActivationBlock::kF32;
   const bool packed = int8 && weight.packed && KernelsFor(isa).packed != nullptr;
-  if (role == RowRole::kDecode)
-    return packed ? Path::kPacked : int8 ? Path::kMatvecInt8 : Path::kMatvecExact;
-  if (fast && KernelsFor(isa).tiles != nullptr && IsLowBit(weight.type)) return Path::kTiles;
-  return packed ? Path::kPacked : Path::kPanels;
+  if (packed) return Path::kPacked;
+  if (role == RowRole::kDecode) return int8 ? Path::kMatvecInt8 : Path::kMatvecExact;
+  return fast && KernelsFor(isa).tiles != nullptr && IsLowBit(weight.type) ? Path::kTiles
+                                                                           : Path::kPanels;
 }
 
 bool IsInt8(Path path) noexcept { return path == Path::kMatvecInt8 || path == Path::kPacked; }
@@ -42,7 +43,7 @@ void RunPath(Path path, Worker& worker, const LinearWorkspace::Impl& impl,
     case Path::kMatvecInt8:
       return linear::RunMatvecInt8(worker, impl, in, outputs);
     case Path::kPacked:
-      return linear::RunPacked(worker, impl, in, outputs);
+      return linear::RunPacked(worker, impl, {in, {}}, outputs);
     case Path::kPanels:
       return linear::RunPanels(worker, impl, in, outputs);
     case Path::kTiles:
@@ -56,21 +57,52 @@ struct RowRun {
   std::int64_t count = 0;
 };
 
-/// Computes the products of some rows that all use `path`, except first tokens of sequences.
-void RunRows(Path path, const RowRun& run, std::span<const std::int64_t> beginnings, Worker& worker,
+/// The products of some rows that all take `path`, of which none is accurate.
+void RunPlainRows(Path path, const RowRun& run, Worker& worker, const LinearWorkspace::Impl& impl,
+                  const linear::Activations& in, std::span<const LinearOutput> outputs) noexcept {
+  // The workspace holds a limited number of rows in int8.
+  const std::int64_t most = IsInt8(path) ? impl.shared.quantized_rows : run.count;
+  for (std::int64_t done = 0; done < run.count; done += most)
+    RunPath(path, worker, impl, in.Rows(run.begin + done, std::min(most, run.count - done)),
+            outputs);
+}
+
+/// Calls fn for the runs that are left of `run` without the accurate rows. Few accurate neighbours
+/// stay in them: to multiply them twice takes less time than another pass over the weights.
+template <class Fn>
+void ForEachPlainRun(const RowRun& run, std::span<const std::int64_t> accurate, Fn&& fn) {
+  constexpr std::size_t kFew = 8;
+  const std::int64_t end = run.begin + run.count;
+  std::int64_t begin = run.begin;
+  for (std::size_t i = 0, next; i < accurate.size(); i = next) {
+    for (next = i + 1; next < accurate.size() && accurate[next] == accurate[next - 1] + 1;) ++next;
+    const std::int64_t first = accurate[i], last = accurate[next - 1] + 1;
+    const bool whole = first == begin && last == end;
+    if (next - i < kFew && !whole) continue;
+    if (first > begin) fn(RowRun{begin, first - begin});
+    begin = last;
+  }
+  if (begin < end) fn(RowRun{begin, end - begin});
+}
+
+/// The products of some rows that all take `path`.
+void RunRows(Path path, const RowRun& run, std::span<const std::int64_t> accurate, Worker& worker,
              const LinearWorkspace::Impl& impl, const linear::Activations& in,
              std::span<const LinearOutput> outputs) noexcept {
-  const auto low = std::lower_bound(beginnings.begin(), beginnings.end(), run.begin);
-  const auto high = std::lower_bound(low, beginnings.end(), run.begin + run.count);
-  const bool exact_ones = IsInt8(path) && low != high;
-  if (!exact_ones || high - low < run.count) {
-    // The buffers of rounded rows hold a limited number of rows.
-    const std::int64_t most = IsInt8(path) ? impl.shared.quantized_rows : run.count;
-    for (std::int64_t done = 0; done < run.count; done += most)
-      RunPath(path, worker, impl, in.Rows(run.begin + done, std::min(most, run.count - done)),
-              outputs);
+  const auto low = std::lower_bound(accurate.begin(), accurate.end(), run.begin);
+  const auto high = std::lower_bound(low, accurate.end(), run.begin + run.count);
+  std::span<const std::int64_t> some(low, high);
+  if (!IsInt8(path)) some = {};
+  ForEachPlainRun(run, some, [&](const RowRun& plain) {
+    RunPlainRows(path, plain, worker, impl, in, outputs);
+  });
+  if (path == Path::kMatvecInt8 && !some.empty())
+    return linear::RunMatvecExact(worker, impl, in, some, outputs);
+  while (!some.empty()) {
+    const std::size_t count = std::min<std::size_t>(some.size(), linear::kMostAccurateRows);
+    linear::RunPacked(worker, impl, {in, some.first(count)}, outputs);
+    some = some.subspan(count);
   }
-  if (exact_ones) linear::RunMatvecExact(worker, impl, in, {low, high}, outputs);
 }
 
 }  // namespace
@@ -104,7 +136,7 @@ void RunLinear(Worker& worker, LinearWorkspace& workspace, const float* x, std::
       ++last;
     const auto run = [&](Path path, const RowRun& run_rows) {
       if (run_rows.count > 0)
-        RunRows(path, run_rows, rows.beginnings, worker, impl, in, {next, last});
+        RunRows(path, run_rows, rows.accurate, worker, impl, in, {next, last});
     };
     if (decode == prefill) {
       run(decode, {0, M});
@@ -153,7 +185,7 @@ const char* LinearPathName(const WeightView& weight, Isa isa, MathMode math,
   static constexpr const char* kNames[][4] = {
       {"matvec f32 scalar", "matvec f32 avx2", "matvec f32 avx512", "matvec f32 avx512"},
       {"matvec int8 scalar", "matvec int8 avx2", "matvec int8 avx512", "matvec int8 avx512"},
-      {"", "packed int8 avx2", "packed int8 avx512", "packed int8 avx512"},
+      {"", "packed int8 avx2", "packed int8 avx512", "packed int8 amx"},
       {"onednn f32", "onednn f32", "onednn f32", "onednn f32"},
       {"", "", "", "tiles bf16 amx"}};
   return kNames[static_cast<int>(PathOf(weight, isa, math, role))][static_cast<int>(isa)];

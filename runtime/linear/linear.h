@@ -44,15 +44,26 @@ struct LinearOutput {
 struct LinearRows {
   std::int64_t decode = 0;   ///< rows [0, decode)
   std::int64_t prefill = 0;  ///< rows [decode, decode + prefill)
-  /// The rows, ascending, that hold the first token of their sequence. Models place their largest
-  /// activations there (arXiv:2402.17762), and int8 would round the other ones of such a row to
-  /// nothing; since every later token attends to the first, these rows are never rounded to int8.
-  std::span<const std::int64_t> beginnings{};
+  /// The rows, ascending, that one int8 number per activation is too coarse for: see IsAccurate.
+  std::span<const std::int64_t> accurate{};
 
   std::int64_t count() const noexcept { return decode + prefill; }
 };
 
-/// The largest sizes of the products that one LinearWorkspace serves.
+/// The positions of a prompt whose rows are accurate.
+inline constexpr std::int64_t kAccuratePositions = 64;
+
+/// Whether a row of `role` at `position` of its sequence is accurate: its activations are then
+/// multiplied as the sum of two int8 numbers each, the second of which is what the first has
+/// rounded away. That holds for the first token of every sequence, where models keep their largest
+/// activations (arXiv:2402.17762), beside which one int8 number would round the others away while
+/// every later token attends to them; and for the first tokens of every prompt, because a short
+/// one has no other tokens over which the errors of rounding average out.
+constexpr bool IsAccurate(RowRole role, std::int64_t position) noexcept {
+  return position < (role == RowRole::kPrefill ? kAccuratePositions : 1);
+}
+
+/// Sizes that every product through one LinearWorkspace stays within.
 struct LinearLimits {
   std::int64_t max_cols = 0;  ///< columns of any weight
   std::int64_t max_rows = 0;  ///< M, activation rows of a call
@@ -96,13 +107,14 @@ class LinearWorkspace {
 ///
 ///            kFast, packed     kFast, low-bit as stored     f16, f32 (and kExact, all)
 ///   decode   packed int8       matvec int8                  matvec f32
-///   prefill  packed int8 *     panels f32 *                 panels f32
+///   prefill  packed int8       panels f32 *                 panels f32
 ///
-/// where * stands for tiles of bf16 on AMX, also for bf16 weights. There, packed int8 of 16 and
-/// more rows uses tiles of int8, which give the same bits. Without kernels for packed weights they
-/// count as stored. First tokens of sequences use the f32 matvec in place of int8. Panels are fixed
-/// blocks of weight rows, widened to f32 and multiplied by oneDNN. Rows that use the same product
-/// share one pass over the weights.
+/// where * is tiles of bf16 on AMX, also for bf16 weights. Packed int8 of 16 and more rows goes
+/// through tiles of int8 there, which give the same bits. Without kernels for packed weights they
+/// are as stored. An accurate row takes two int8 numbers per activation with packed weights, and
+/// the matvec in f32 in place of the matvec in int8. Panels are fixed blocks of weight rows,
+/// widened to f32 and multiplied by oneDNN. Rows that take the same product share one pass over the
+/// weights, but for accurate rows, which take a pass of their own.
 ///
 /// Shapes   x [M, cols], M >= 0; y of each output [M, rows]. `x` is not read beyond cols.
 /// Aliasing no y overlaps x, a weight, a bias or another y.
@@ -120,8 +132,8 @@ inline constexpr std::int64_t kMatvecRows = 8;
 /// Widens row `row` of `weight` into out [cols].
 void DequantizeRow(const WeightView& weight, Isa isa, std::int64_t row, float* out) noexcept;
 
-/// Returns the product that rows of `role` use with `weight`, except first tokens of sequences, for
-/// reports: "matvec int8 avx512", "packed int8 avx512", "onednn f32", "tiles bf16 amx".
+/// The product that rows of `role` take with `weight`, but for accurate rows, for reports: "matvec
+/// int8 avx512", "packed int8 avx512", "onednn f32", "tiles bf16 amx".
 const char* LinearPathName(const WeightView& weight, Isa isa, MathMode math, RowRole role) noexcept;
 
 /// Returns true where rows of both roles use the same product with `weight`.

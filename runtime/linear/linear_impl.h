@@ -77,6 +77,8 @@ struct ThreadBuffers {
   std::uint16_t* tile_weights = nullptr;                 ///< [kTilePanelRows, kTilePanelCols] bf16
   float* tile_sums = nullptr;                            ///< [kTilePanelRows, max_rows rounded up]
   float* tile_totals = nullptr;                          ///< as TileInt8Task::totals
+  float* rest = nullptr;     ///< [max_cols] what rounding has left of an accurate row
+  float* split_y = nullptr;  ///< [kMostSplitRows, kSplitPanel] products of their parts
 
   ThreadBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept;
 };
@@ -85,12 +87,28 @@ struct ThreadBuffers {
 /// share one pass over the weights.
 inline constexpr std::int64_t kDecodeRows = 64;
 
-/// The buffers that all threads share.
+/// Most rows that tiles of int8 multiply at once.
+inline constexpr std::int64_t kMostTileInt8Rows = 512;
+
+/// Accurate rows are sums of kParts rows of int8 numbers, and so many accurate rows share a pass
+/// over the weights; kernels see kParts rows for each, in whole tiles of kSplitTile.
+inline constexpr std::int64_t kParts = 2, kSplitTile = 4;
+inline constexpr std::int64_t kMostAccurateRows = 64;
+/// The rows of int8 numbers for `rows` accurate rows.
+constexpr std::int64_t SplitRows(std::int64_t rows) noexcept {
+  return RoundUp(rows * kParts, kSplitTile);
+}
+inline constexpr std::int64_t kMostSplitRows = SplitRows(kMostAccurateRows);
+/// Weight rows whose products with all parts are added up at a time.
+inline constexpr std::int64_t kSplitPanel = kernels::kTileInt8Rows;
+
+/// The threads' common buffers.
 struct SharedBuffers {
   float* tail_x = nullptr;          ///< [kGemmRows, max_cols] rows left over from blocks
   std::uint16_t* tile_x = nullptr;  ///< activations as tiles
   std::int64_t quantized_rows = 0;  ///< rows that are rounded to int8 at a time
-  /// [quantized_rows, max_cols] of more than kMatvecRows rows, for packed weights interleaved.
+  /// [rows, max_cols] for more than kMatvecRows rows: quantized_rows, or the parts of accurate rows
+  /// if they are more. For packed weights they are interleaved.
   kernels::QuantizedRows xq_32 = {}, xq_256 = {};
 
   SharedBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept;
@@ -187,14 +205,16 @@ void ForStoredRows(const WeightView& weight, std::int64_t row, std::int64_t coun
   }
 }
 
-/// Multiplies packed weights in int8; at most shared.quantized_rows rows.
-void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+struct PackedRows;
+
+/// Multiplies packed weights in int8; at most shared.quantized_rows rows, or accurate ones.
+void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const PackedRows& rows,
                std::span<const LinearOutput> outputs) noexcept;
 /// The least number of rows of packed products that gain from tiles of int8: unpacking a block for
 /// them takes as long as multiplying it with about 16 rows.
 inline constexpr std::int64_t kFewestTileInt8Rows = 16;
-/// Does the same as RunPacked, with the same bits, in tiles of int8.
-void RunPackedTiles(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+/// Does what RunPacked does, with the same bits, in tiles of int8.
+void RunPackedTiles(Worker& worker, const LinearWorkspace::Impl& impl, const PackedRows& rows,
                     std::span<const LinearOutput> outputs) noexcept;
 /// Multiplies weights as they are stored in int8; at most shared.quantized_rows rows.
 void RunMatvecInt8(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "runtime/linear/linear_impl.h"
+#include "runtime/linear/packed_rows.h"
 #include "runtime/platform/math.h"
 
 namespace manyhead::linear {
@@ -49,16 +49,16 @@ void Interleave(ActivationBlock block, const QuantizedRows& rows, std::int64_t c
   }
 }
 
-/// Rounds and interleaves the tile of `count` rows at row m of `in`, for every kind of block that
-/// an output needs.
-void RoundTile(Isa isa, const Activations& in, std::span<const LinearOutput> outputs,
+/// Rounds and interleaves the tile of `count` rows at row m of `rows`, for every kind of block that
+/// an output wants.
+void RoundTile(Isa isa, const PackedRows& rows, std::span<const LinearOutput> outputs,
                std::int64_t m, std::int64_t count, const ThreadBuffers& buffers,
                const QuantizedRows& tiles_32, const QuantizedRows& tiles_256) noexcept {
-  Quantize(isa, in.Rows(m, count), outputs, buffers.xq_32, buffers.xq_256);
+  RoundRows(isa, rows, m, count, outputs, buffers.rest, buffers.xq_32, buffers.xq_256, 0);
   for (const ActivationBlock block : {ActivationBlock::kQ32, ActivationBlock::kQ256})
     if (WantedByAny(isa, outputs, block)) {
       const bool small = block == ActivationBlock::kQ32;
-      Interleave(block, small ? buffers.xq_32 : buffers.xq_256, count, in.cols,
+      Interleave(block, small ? buffers.xq_32 : buffers.xq_256, count, rows.in.cols,
                  small ? tiles_32 : tiles_256, m);
     }
 }
@@ -71,32 +71,33 @@ void ForEachTile(Isa isa, std::int64_t M, Fn&& fn) noexcept {
 
 }  // namespace
 
-void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activations& in,
+void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const PackedRows& rows,
                std::span<const LinearOutput> outputs) noexcept {
   const Isa isa = impl.limits.isa;
-  if (in.M >= kFewestTileInt8Rows && KernelsFor(isa).tiles_int8 != nullptr)
-    return RunPackedTiles(worker, impl, in, outputs);
-  const bool few = in.M <= kMatvecRows;
+  const std::int64_t M = rows.count();
+  if (M >= kFewestTileInt8Rows && KernelsFor(isa).tiles_int8 != nullptr)
+    return RunPackedTiles(worker, impl, rows, outputs);
+  const bool few = M <= kMatvecRows;
   const ThreadBuffers buffers = impl.Buffers(worker.index());
-  // A single row is a tile without interleaving.
-  const QuantizedRows& tiles_32 = in.M == 1 ? buffers.xq_32
-                                  : few     ? buffers.tiles_32
-                                            : impl.shared.xq_32;
-  const QuantizedRows& tiles_256 = in.M == 1 ? buffers.xq_256
-                                   : few     ? buffers.tiles_256
-                                             : impl.shared.xq_256;
+  // One row is a tile as it is.
+  const QuantizedRows& tiles_32 = M == 1 ? buffers.xq_32
+                                  : few  ? buffers.tiles_32
+                                         : impl.shared.xq_32;
+  const QuantizedRows& tiles_256 = M == 1 ? buffers.xq_256
+                                   : few  ? buffers.tiles_256
+                                          : impl.shared.xq_256;
   const auto round = [&](std::int64_t m, std::int64_t count) {
-    RoundTile(isa, in, outputs, m, count, buffers, tiles_32, tiles_256);
+    RoundTile(isa, rows, outputs, m, count, buffers, tiles_32, tiles_256);
   };
-  // Each thread rounds few rows for itself, which takes less time than waiting for other threads.
-  if (in.M == 1) {
-    Quantize(isa, in, outputs, buffers.xq_32, buffers.xq_256);
+  // Each thread rounds a few rows for itself: that takes less time than to wait for the others.
+  if (M == 1) {
+    Quantize(isa, rows.in, outputs, buffers.xq_32, buffers.xq_256);
   } else if (few) {
-    ForEachTile(isa, in.M, round);
+    ForEachTile(isa, M, round);
   } else {
-    const std::int64_t step = RowsAtOnce(isa, in.M);
-    worker.ForEach(CeilDiv(in.M, step), [&](std::int64_t i) {
-      ForEachTile(isa, std::min(step, in.M - i * step),
+    const std::int64_t step = RowsAtOnce(isa, M);
+    worker.ForEach(CeilDiv(M, step), [&](std::int64_t i) {
+      ForEachTile(isa, std::min(step, M - i * step),
                   [&](std::int64_t m, std::int64_t count) { round(i * step + m, count); });
     });
   }
@@ -105,24 +106,26 @@ void RunPacked(Worker& worker, const LinearWorkspace::Impl& impl, const Activati
     return std::max<std::int64_t>(1, bytes / (WeightRowBytes(weight) * kPackedRows)) * kPackedRows;
   };
   worker.ForEach(CountItems(outputs, rows_of), [&](std::int64_t i) {
-    const RowRange range = FindItem(outputs, i, rows_of);
-    const LinearOutput& output = *range.output;
-    const WeightView& weight = *output.weight;
-    const std::int64_t group_bytes = StrideBytes(weight);
-    const bool small = KernelsOf(isa, weight.type).activations == ActivationBlock::kQ32;
-    ForEachTile(isa, in.M, [&](std::int64_t m, std::int64_t count) {
-      const PackedTask task = {
-          .weights = weight.data + range.first / kPackedRows * group_bytes,
-          .group_bytes = group_bytes,
-          .rows = range.count,
-          .cols = weight.cols,
-          .x = QuantizedRowsFrom(small ? tiles_32 : tiles_256, m),
-          .M = count,
-          .y = in.Out(output, m, range.first),
-          .y_stride = output.y_stride,
-          .bias = output.bias == nullptr ? nullptr : output.bias + range.first};
-      KernelsFor(isa).packed->multiply[static_cast<int>(weight.type)](task);
-    });
+    const RowRange item = FindItem(outputs, i, rows_of);
+    const WeightType type = item.output->weight->type;
+    const bool small = KernelsOf(isa, type).activations == ActivationBlock::kQ32;
+    const auto multiply = [&](const RowRange& range, const PackedTarget& target) {
+      const WeightView& weight = *range.output->weight;
+      ForEachTile(isa, M, [&](std::int64_t m, std::int64_t count) {
+        const PackedTask task = {
+            .weights = weight.data + range.first / kPackedRows * StrideBytes(weight),
+            .group_bytes = StrideBytes(weight),
+            .rows = range.count,
+            .cols = weight.cols,
+            .x = QuantizedRowsFrom(small ? tiles_32 : tiles_256, m),
+            .M = count,
+            .y = target.y + m * target.y_stride,
+            .y_stride = target.y_stride,
+            .bias = target.bias};
+        KernelsFor(isa).packed->multiply[static_cast<int>(type)](task);
+      });
+    };
+    ForEachPanel(rows, item, buffers.split_y, multiply);
   });
 }
 

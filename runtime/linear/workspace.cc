@@ -55,10 +55,15 @@ void AllocateQuantizedRows(const LinearLimits& limits, std::int64_t rows, BumpAl
 
 ThreadBuffers::ThreadBuffers(const LinearLimits& limits, BumpAllocator& allocator) noexcept {
   if (limits.math == MathMode::kFast) {
-    const std::int64_t few = std::min(limits.max_rows, kMatvecRows);
+    const bool packed = KernelsFor(limits.isa).packed != nullptr;
+    const std::int64_t most = packed ? SplitRows(limits.max_rows) : limits.max_rows;
+    const std::int64_t few = std::min(most, kMatvecRows);
     AllocateQuantizedRows(limits, few, allocator, xq_32, xq_256);
-    if (KernelsFor(limits.isa).packed != nullptr)
+    if (packed) {
       AllocateQuantizedRows(limits, few, allocator, tiles_32, tiles_256);
+      rest = allocator.Allocate<float>(limits.max_cols);
+      split_y = allocator.Allocate<float>(std::min(most, kMostSplitRows) * kSplitPanel);
+    }
   }
   rows = allocator.Allocate<std::byte>(kernels::kPackedRows * MostPackableBytes(limits.max_cols));
   panel = allocator.Allocate<float>(kPanelRows * std::min(kPanelCols, limits.max_cols));
@@ -68,7 +73,8 @@ ThreadBuffers::ThreadBuffers(const LinearLimits& limits, BumpAllocator& allocato
   tile_sums =
       allocator.Allocate<float>(kTilePanelRows * RoundUp(limits.max_rows, kernels::kTileRows));
   tile_totals = allocator.Allocate<float>(
-      RoundUp(std::min(limits.max_rows, kDecodeRows), kernels::kTileInt8Rows) *
+      RoundUp(std::clamp(limits.max_rows, kMostSplitRows, kMostTileInt8Rows),
+              kernels::kTileInt8Rows) *
       kernels::kTileInt8Rows);
 }
 
@@ -78,11 +84,16 @@ SharedBuffers::SharedBuffers(const LinearLimits& limits, BumpAllocator& allocato
     tile_x = allocator.Allocate<std::uint16_t>(RoundUp(limits.max_rows, kernels::kTileRows) *
                                                RoundUp(limits.max_cols, kernels::kTileCols));
   if (limits.math == MathMode::kExact) return;
-  const bool prefill = KernelsFor(limits.isa).packed != nullptr && !HasTiles(limits);
-  quantized_rows = prefill ? limits.max_rows : std::min(limits.max_rows, kDecodeRows);
-  if (limits.max_rows > kMatvecRows)
-    AllocateQuantizedRows(limits, RoundUp(quantized_rows, kernels::kTileInt8Rows), allocator, xq_32,
-                          xq_256);
+  const bool packed = KernelsFor(limits.isa).packed != nullptr;
+  const std::int64_t most = std::min(limits.max_rows, HasTiles(limits) ? kMostTileInt8Rows
+                                                      : packed         ? limits.max_rows
+                                                                       : kDecodeRows);
+  quantized_rows = most;
+  const std::int64_t split =
+      packed ? SplitRows(std::min(limits.max_rows, kMostAccurateRows)) : std::int64_t{0};
+  if (std::max(most, split) > kMatvecRows)
+    AllocateQuantizedRows(limits, RoundUp(std::max(most, split), kernels::kTileInt8Rows), allocator,
+                          xq_32, xq_256);
 }
 
 namespace {

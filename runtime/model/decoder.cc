@@ -5,6 +5,14 @@
 #include "runtime/model/decoder_call.h"
 
 namespace manyhead {
+namespace {
+
+/// The caller's row of each row of logits.
+auto LogitRowAt(const StepBatch& batch) noexcept {
+  return [rows = batch.logit_rows](std::int64_t i) { return rows[static_cast<std::size_t>(i)]; };
+}
+
+}  // namespace
 
 Status Decoder::Step(KvCache& cache, const StepBatch& batch) noexcept {
   return Run({cache, batch, {.last = layers_.size()}});
@@ -27,6 +35,7 @@ Status Decoder::Run(const Call& call) noexcept {
       !status.ok())
     return status;
   rows_.Set(call.batch);
+  head_rows_ = rows_.HeadRows(std::ssize(call.batch.logit_rows), LogitRowAt(call.batch));
   for (AttentionPlan& plan : plans_)
     if (Status status =
             plan.impl().Prepare(call.cache, rows_.sequences(), rows_.indptr(), {}, "Decoder");
@@ -66,11 +75,7 @@ void Decoder::RunLayers(Worker& worker, const Call& call) noexcept {
     RunFeedForward(worker, layers_[index], NormAfter(index));
   }
   if (!call.batch.hidden_rows.empty()) CopyHidden(worker, call.batch);
-  if (!call.batch.logit_rows.empty())
-    RunHead(
-        worker, std::ssize(call.batch.logit_rows),
-        [&](std::int64_t i) { return call.batch.logit_rows[static_cast<std::size_t>(i)]; },
-        call.batch.logits);
+  if (!call.batch.logit_rows.empty()) RunHead(worker, LogitRowAt(call.batch), call.batch.logits);
 }
 
 /// Returns the norm that reads the residual stream after `layer`: the next layer's, or the model's
@@ -201,20 +206,23 @@ void Decoder::CopyHidden(Worker& worker, const StepBatch& batch) noexcept {
 }
 
 void Decoder::Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept {
+  const auto row_at = [begin](std::int64_t i) { return begin + i; };
+  head_rows_ = rows_.HeadRows(count, row_at);
   RunTeam(limits_.threads, [&](Worker& worker) {
     timer_.Begin(worker);
-    RunHead(
-        worker, count, [&](std::int64_t i) { return begin + i; }, logits);
+    RunHead(worker, row_at, logits);
   });
   timer_.Collect();
   AddProduct(StepPhase::kHead, &model_->weights.head, count);
 }
 
-/// Computes the logits [count, vocab] of the batch's rows row_at(0), row_at(1), ... Rows that are
-/// not neighbours are first copied side by side, into a buffer that is free at this point.
+/// Computes logits [count, vocab] of the batch's rows row_at(0), row_at(1), ..., those of
+/// head_rows_. Rows that are no neighbours are copied side by side, to what attention and
+/// feed-forward have given before.
 template <class RowAt>
-void Decoder::RunHead(Worker& worker, std::int64_t count, RowAt row_at, float* logits) noexcept {
+void Decoder::RunHead(Worker& worker, RowAt row_at, float* logits) noexcept {
   const ModelConfig& config = model_->config;
+  const std::int64_t count = head_rows_.count();
   const std::int64_t d = config.d_model, V = config.vocab_size;
   const std::int64_t first = rows_.PlaceOf(row_at(0));
   bool neighbours = true;
@@ -226,7 +234,7 @@ void Decoder::RunHead(Worker& worker, std::int64_t count, RowAt row_at, float* l
       std::copy_n(normed_.data() + rows_.PlaceOf(row_at(i)) * d, d, projected_.data() + i * d);
     });
   const LinearOutput output[] = {{&model_->weights.head, logits, V, nullptr}};
-  RunLinear(worker, *linear_, x, d, {.decode = count}, output);
+  RunLinear(worker, *linear_, x, d, head_rows_, output);
   if (config.logit_softcap != 0)
     worker.ForEach(count, [&](std::int64_t row) {
       kernels_->softcap(logits + row * V, config.logit_softcap, V);

@@ -80,8 +80,8 @@ class Decoder {
 
   /// Returns the products of all matrices, by phase and weight type.
   std::vector<ProductPath> ProductPaths() const;
-  /// Returns true where tokens get the same bits in both roles.
-  bool RolesAgree() const noexcept;
+  /// Whether tokens at `position` and after it give the same bits in both roles.
+  bool RolesAgree(std::int64_t position) const noexcept;
 
   /// Computes the logits [count, vocab] of rows [begin, begin + count) of the last step.
   void Logits(std::int64_t begin, std::int64_t count, float* logits) noexcept;
@@ -140,7 +140,7 @@ class Decoder {
   void RunFeedForward(Worker& worker, const Layer& layer, const Norm& next) noexcept;
   void CopyHidden(Worker& worker, const StepBatch& batch) noexcept;
   template <class RowAt>
-  void RunHead(Worker& worker, std::int64_t count, RowAt row_at, float* logits) noexcept;
+  void RunHead(Worker& worker, RowAt row_at, float* logits) noexcept;
 
   void AddProduct(StepPhase phase, const WeightView* weight, std::int64_t rows) noexcept;
   void AddCosts(const Call& call);
@@ -151,8 +151,9 @@ class Decoder {
   DecoderLimits limits_;
   StepTimer timer_;
   StepRows rows_;
-  bool edited_ = false;                  // a sequence of the step has edits
-  bool tapped_ = false;                  // a sequence of the step has an attention tap
+  LinearRows head_rows_;                 ///< rows of the current product with the output matrix
+  bool edited_ = false;                  // some sequence of the step has edits
+  bool tapped_ = false;                  // or an attention tap
   std::vector<Rope> ropes_;              // as in ModelConfig
   std::vector<AttentionPlan> plans_;     // one for each distinct layer shape
   std::vector<std::size_t> plan_index_;  // [layer]

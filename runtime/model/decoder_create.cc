@@ -279,7 +279,8 @@ void Decoder::AllowTaps(bool allowed) {
   for (Layer& layer : layers_) layer.attention.lse = allowed ? lse_.data() : nullptr;
 }
 
-bool Decoder::RolesAgree() const noexcept {
+bool Decoder::RolesAgree(std::int64_t position) const noexcept {
+  if (position < kAccuratePositions) return false;
   const auto agrees = [&](const WeightView* weight) {
     return weight == nullptr || manyhead::RolesAgree(*weight, limits_.isa, limits_.math);
   };

@@ -96,15 +96,16 @@ StepRows::StepRows(std::int64_t max_rows, std::int64_t max_sequences)
     : requests_(static_cast<std::size_t>(max_sequences)),
       sequences_(requests_.size()),
       kv_rows_(requests_.size()),
-      beginnings_(requests_.size()),
       indptr_(requests_.size() + 1),
-      rows_(static_cast<std::size_t>(max_rows)) {}
+      rows_(static_cast<std::size_t>(max_rows)),
+      accurate_(rows_.size()),
+      accurate_head_(rows_.size()) {}
 
 std::int64_t StepRows::SizeBytes(std::int64_t max_rows, std::int64_t max_sequences) noexcept {
   return max_sequences * static_cast<std::int64_t>(sizeof(StepRequest) + sizeof(SequenceId) +
-                                                   sizeof(KvRows) + 2 * sizeof(std::int64_t)) +
+                                                   sizeof(KvRows) + sizeof(std::int64_t)) +
          static_cast<std::int64_t>(sizeof(std::int64_t)) +
-         max_rows * static_cast<std::int64_t>(sizeof(Row));
+         max_rows * static_cast<std::int64_t>(sizeof(Row) + 2 * sizeof(std::int64_t));
 }
 
 void StepRows::Add(const StepBatch& batch, std::size_t index) noexcept {
@@ -118,6 +119,7 @@ void StepRows::Add(const StepBatch& batch, std::size_t index) noexcept {
     Row& row = rows_[static_cast<std::size_t>(first + i)];
     row.caller = from + i;
     row.request = static_cast<std::int64_t>(size_);
+    row.accurate = IsAccurate(sequence.role, sequence.position + i);
     rows_[static_cast<std::size_t>(from + i)].place = first + i;
   }
   (sequence.role == RowRole::kDecode ? linear_.decode : linear_.prefill) += rows;
@@ -130,10 +132,10 @@ void StepRows::Set(const StepBatch& batch) noexcept {
   for (const RowRole role : {RowRole::kDecode, RowRole::kPrefill})
     for (std::size_t b = 0; b < batch.sequences.size(); ++b)
       if (batch.sequences[b].role == role) Add(batch, b);
-  std::size_t beginnings = 0;
-  for (const StepRequest& request : requests())
-    if (request.sequence->position == 0) beginnings_[beginnings++] = request.first;
-  linear_.beginnings = {beginnings_.data(), beginnings};
+  std::size_t accurate = 0;
+  for (std::int64_t index = 0; index < count(); ++index)
+    if (row(index).accurate) accurate_[accurate++] = index;
+  linear_.accurate = {accurate_.data(), accurate};
 }
 
 }  // namespace manyhead

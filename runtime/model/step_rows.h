@@ -31,6 +31,15 @@ class StepRows {
 
   std::int64_t count() const noexcept { return linear_.count(); }
   const LinearRows& linear() const noexcept { return linear_; }
+  /// The rows of a product with the output matrix, which all take the product of rows that decode:
+  /// row i is the caller's row row_at(i), i in [0, count). Valid until the next call.
+  template <class RowAt>
+  LinearRows HeadRows(std::int64_t count, RowAt row_at) noexcept {
+    std::size_t accurate = 0;
+    for (std::int64_t i = 0; i < count; ++i)
+      if (row(PlaceOf(row_at(i))).accurate) accurate_head_[accurate++] = i;
+    return {.decode = count, .accurate = {accurate_head_.data(), accurate}};
+  }
   std::span<const StepRequest> requests() const noexcept { return {requests_.data(), size_}; }
   /// The arguments for attention and the cache.
   std::span<const SequenceId> sequences() const noexcept { return {sequences_.data(), size_}; }
@@ -40,8 +49,8 @@ class StepRows {
   struct Row {
     std::int64_t caller = 0;   ///< index of the row in the caller's order
     std::int64_t request = 0;  ///< index into requests()
-    /// Index, in the decoder's order, of the caller's row with this number.
     std::int64_t place = 0;
+    bool accurate = false;  ///< see LinearRows
   };
   const Row& row(std::int64_t index) const noexcept {
     return rows_[static_cast<std::size_t>(index)];
@@ -60,9 +69,9 @@ class StepRows {
   std::vector<StepRequest> requests_;  ///< [max_sequences], as are the next two
   std::vector<SequenceId> sequences_;
   std::vector<KvRows> kv_rows_;
-  std::vector<std::int64_t> beginnings_;
   std::vector<std::int64_t> indptr_;  ///< [max_sequences + 1]
-  std::vector<Row> rows_;             ///< [max_rows]
+  std::vector<Row> rows_;             ///< [max_rows], as are the next
+  std::vector<std::int64_t> accurate_, accurate_head_;
 };
 
 /// The limits of a step.

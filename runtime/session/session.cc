@@ -86,7 +86,7 @@ Status Session::Impl::AppendChunk(std::span<const TokenId> ids, RowRole role, fl
     const Result<bool> undone = cache.Truncate(sequence, length());
     return undone.ok() ? status : undone.status();
   }
-  if (as_prompt == length() && (role == RowRole::kPrefill || decoder.RolesAgree()))
+  if (as_prompt == length() && (role == RowRole::kPrefill || decoder.RolesAgree(length())))
     as_prompt += std::ssize(ids);
   tokens.insert(tokens.end(), ids.begin(), ids.end());
   roles.resize(tokens.size(), role);

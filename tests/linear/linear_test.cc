@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <tuple>
 
 #include "tests/linear/linear_testing.h"
@@ -24,18 +25,19 @@ struct Reference {
 };
 
 /// The types that weights and activations are rounded to before they are multiplied.
-enum class Rounding { kNone, kInt8, kBf16 };
+enum class Rounding { kNone, kInt8, kTwoInt8, kBf16 };
 
 /// Exact: n f32 additions and products lose at most n eps of the sum of magnitudes; a vector
 /// kernel's chains are n / 8 long or less, the scalar one's n. Fast: rounding an activation to a
 /// multiple of s loses s / 2 of it; besides, each block adds three f32 roundings of its parts
 /// before offsets cancel, each of at most four times the block's largest weight for every
-/// activation.
+/// activation. Two int8 numbers lose s / 2 of what the first has lost, s / 254 of it, and add
+/// twice.
 Reference Compute(const WeightView& weight, const float* row, const float* x, float bias, Isa isa,
                   Rounding to) {
   Reference out;
   double magnitude = std::fabs(bias), rounding = 0, parts = 0;
-  const bool rounded = to == Rounding::kInt8;
+  const bool rounded = to == Rounding::kInt8 || to == Rounding::kTwoInt8;
   const std::int64_t block = rounded ? ScaleBlock(weight.type) : weight.cols;
   for (std::int64_t c0 = 0; c0 < weight.cols; c0 += block) {
     double x_max = 0, w_max = 0, w_sum = 0, x_sum = 0;
@@ -54,6 +56,10 @@ Reference Compute(const WeightView& weight, const float* row, const float* x, fl
   out.value += bias;
   const double n = static_cast<double>(weight.cols);
   const double chain = isa == Isa::kScalar ? n + 2 : n / 8 + 16;
+  if (to == Rounding::kTwoInt8) {
+    rounding /= 254;
+    parts = parts * 2 + magnitude;
+  }
   out.tolerance =
       rounded ? rounding + (n / 8 + 16) * kEpsilon * parts : chain * kEpsilon * magnitude;
   // Weight and activation are each off by up to half a unit of 8 bits, 2^-8.
@@ -94,13 +100,18 @@ class LinearTest : public ::testing::TestWithParam<Case> {
     const bool blocks = WeightBlockOf(type()).elements > 1;
     if (math() == MathMode::kExact) return Rounding::kNone;
     if (role == RowRole::kDecode) return blocks ? Rounding::kInt8 : Rounding::kNone;
-    if (packed() && (isa() == Isa::kAvx2 || isa() == Isa::kAvx512)) return Rounding::kInt8;
+    if (packed() && isa() != Isa::kScalar) return Rounding::kInt8;
     const bool tiles = isa() == Isa::kAmx && (blocks || type() == WeightType::kBf16);
     return tiles ? Rounding::kBf16 : Rounding::kNone;
   }
   std::int64_t Cols(std::int64_t blocks) const {
     const std::int64_t block = WeightBlockOf(type()).elements;
     return block == 1 ? 17 * blocks : block * blocks;
+  }
+  /// Returns the rounding of an accurate row.
+  Rounding RoundedAccurately(RowRole role) const {
+    if (Rounded(role) != Rounding::kInt8) return Rounded(role);
+    return packed() && isa() != Isa::kScalar ? Rounding::kTwoInt8 : Rounding::kNone;
   }
   RunOptions Options(int threads = 1, RowRole role = RowRole::kPrefill) const {
     return {isa(), math(), threads, nullptr, role};
@@ -171,20 +182,30 @@ TEST_P(LinearTest, ARowDoesNotDependOnTheOthersOfItsRole) {
   }
 }
 
-/// One call for rows of both roles, some of which begin a sequence, gives each what a call for it
-/// alone gives; a first token is never rounded to int8.
+/// Ascending numbers from `first` on.
+std::vector<std::int64_t> Rows(std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
+  std::iota(rows.begin(), rows.end(), first);
+  return rows;
+}
+
+/// One call for rows of both roles, some of them accurate, gives each what a call for it alone
+/// gives, and an accurate row is right to about 16 bits of its activations.
 TEST_P(LinearTest, RowsOfAMixedCallAreThoseOfEachAlone) {
-  Weight weight(type(), 37, Cols(5), 33);
+  constexpr std::int64_t kRows = 37;
+  Weight weight(type(), kRows, Cols(5), 33);
   const WeightView view = ViewOf(weight);
+  const std::vector<float> w = weight.Widened();
   struct Mix {
     std::int64_t decode, prefill;
-    std::vector<std::int64_t> beginnings;
+    std::vector<std::int64_t> accurate;
   };
-  const Mix mixes[] = {{1, 0, {0}},          {0, 1, {0}},
-                       {3, 2, {}},           {5, 20, {5}},
-                       {9, 3, {0, 1, 9}},    {70, 33, {4, 60, 68, 69, 70, 90}},
-                       {2, 2, {0, 1, 2, 3}}, {12, 0, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}}};
-  for (const auto& [decode, prefill, beginnings] : mixes) {
+  const Mix mixes[] = {
+      {1, 0, {0}},           {0, 1, {0}},           {3, 2, {}},
+      {5, 20, {5}},          {9, 3, {0, 1, 9}},     {70, 33, {4, 60, 68, 69, 70, 90}},
+      {2, 2, {0, 1, 2, 3}},  {12, 0, Rows(0, 12)},  {3, 30, Rows(3, 30)},
+      {0, 100, Rows(0, 64)}, {0, 150, Rows(9, 90)}, {1, 130, Rows(0, 131)}};
+  for (const auto& [decode, prefill, accurate] : mixes) {
     const std::int64_t M = decode + prefill;
     const Matrix x = Matrix::RandomRows(M, view.cols, 34);
     Matrix y(M, view.rows, 2);
@@ -193,24 +214,28 @@ TEST_P(LinearTest, RowsOfAMixedCallAreThoseOfEachAlone) {
     Result<LinearWorkspace> workspace = LinearWorkspace::Create({view.cols, M, 2, isa(), math()});
     ASSERT_TRUE(workspace.ok());
     RunTeam(2, [&](Worker& worker) {
-      RunLinear(worker, *workspace, x.data(), x.stride(), {decode, prefill, beginnings},
+      RunLinear(worker, *workspace, x.data(), x.stride(), {decode, prefill, accurate},
                 {&output, 1});
     });
     EXPECT_TRUE(y.PaddingIntact());
     for (std::int64_t m = 0; m < M; ++m) {
+      SCOPED_TRACE(Describe(type(), isa(), kRows, view.cols, M) + " m " + std::to_string(m));
       Matrix alone(1, view.cols, 0);
       std::copy_n(x.row(m), view.cols, alone.row(0));
       const RowRole role = m < decode ? RowRole::kDecode : RowRole::kPrefill;
       RunOptions options = Options(1, role);
       options.bias = bias.data();
-      const bool begins = std::binary_search(beginnings.begin(), beginnings.end(), m);
-      if (begins && Rounded(role) == Rounding::kInt8)
-        options = {isa(), MathMode::kExact, 1, bias.data(), RowRole::kDecode};
-      ASSERT_TRUE(y.SameRow(m, Multiply(view, alone, options), 0))
-          << Describe(type(), isa(), 37, view.cols, M) << " m " << m << NameOf(role);
-      if (begins && Rounded(role) == Rounding::kInt8) {
-        options.math = MathMode::kFast;
-        EXPECT_FALSE(y.SameRow(m, Multiply(view, alone, options), 0)) << "beginnings are exact";
+      const bool is_accurate = std::binary_search(accurate.begin(), accurate.end(), m);
+      if (is_accurate && RoundedAccurately(role) != Rounded(role)) {
+        EXPECT_FALSE(y.SameRow(m, Multiply(view, alone, options), 0));
+      }
+      options.accurate = is_accurate;
+      ASSERT_TRUE(y.SameRow(m, Multiply(view, alone, options), 0));
+      const Rounding rounding = is_accurate ? RoundedAccurately(role) : Rounded(role);
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        const Reference expected = Compute(view, w.data() + r * view.cols, x.row(m),
+                                           bias[static_cast<std::size_t>(r)], isa(), rounding);
+        ASSERT_NEAR(y.row(m)[r], expected.value, expected.tolerance) << "r " << r;
       }
     }
   }
@@ -342,8 +367,10 @@ TEST(LinearOutputsTest, SharedActivationsGiveWhatSingleProductsGive) {
       Result<LinearWorkspace> workspace =
           LinearWorkspace::Create({1024, 64, 3, isa, MathMode::kFast});
       ASSERT_TRUE(workspace.ok());
+      const LinearRows rows =
+          role == RowRole::kDecode ? LinearRows{.decode = M} : LinearRows{.prefill = M};
       RunTeam(3, [&](Worker& worker) {
-        RunLinear(worker, *workspace, x.data(), x.stride(), RowsOf(M, role), outputs);
+        RunLinear(worker, *workspace, x.data(), x.stride(), rows, outputs);
       });
       EXPECT_TRUE(y_q.Same(Multiply(q.view(), x, {isa, MathMode::kFast, 1, nullptr, role})));
       EXPECT_TRUE(y_k.Same(Multiply(k.view(), x, {isa, MathMode::kFast, 1, bias.data(), role})));
@@ -417,7 +444,7 @@ TEST(LinearPathTest, TheNameFollowsRoleWeightMathAndIsa) {
        "packed int8 avx2"},
       {WeightType::kQ4_K, true, Isa::kAvx512, MathMode::kFast, "packed int8 avx512",
        "packed int8 avx512"},
-      {WeightType::kQ4_K, true, Isa::kAmx, MathMode::kFast, "packed int8 avx512", "tiles bf16 amx"},
+      {WeightType::kQ4_K, true, Isa::kAmx, MathMode::kFast, "packed int8 amx", "packed int8 amx"},
       {WeightType::kQ8_0, false, Isa::kAmx, MathMode::kFast, "matvec int8 avx512",
        "tiles bf16 amx"},
       {WeightType::kQ4_K, true, Isa::kAmx, MathMode::kExact, "matvec f32 avx512", "onednn f32"},

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
@@ -181,10 +182,18 @@ struct RunOptions {
   int threads = 1;
   const float* bias = nullptr;
   RowRole role = RowRole::kPrefill;
+  bool accurate = false;  ///< every row
 };
 
-inline LinearRows RowsOf(std::int64_t M, RowRole role) {
-  return role == RowRole::kDecode ? LinearRows{.decode = M} : LinearRows{.prefill = M};
+/// M rows as `options` has them; `room` holds their numbers.
+inline LinearRows RowsOf(std::int64_t M, const RunOptions& options,
+                         std::vector<std::int64_t>& room) {
+  LinearRows rows;
+  (options.role == RowRole::kDecode ? rows.decode : rows.prefill) = M;
+  room.resize(options.accurate ? static_cast<std::size_t>(M) : 0);
+  std::iota(room.begin(), room.end(), std::int64_t{0});
+  rows.accurate = room;
+  return rows;
 }
 
 /// One product through a workspace of exactly its size.
@@ -194,9 +203,10 @@ inline Matrix Multiply(const WeightView& weight, const Matrix& x, const RunOptio
   Matrix y(x.rows(), weight.rows, 2);
   if (!workspace.ok()) return y;
   const LinearOutput output = {&weight, y.data(), y.stride(), options.bias};
+  std::vector<std::int64_t> room;
+  const LinearRows rows = RowsOf(x.rows(), options, room);
   RunTeam(options.threads, [&](Worker& worker) {
-    RunLinear(worker, *workspace, x.data(), x.stride(), RowsOf(x.rows(), options.role),
-              {&output, 1});
+    RunLinear(worker, *workspace, x.data(), x.stride(), rows, {&output, 1});
   });
   return y;
 }
