@@ -124,6 +124,10 @@ void JsonTree::Empty(Json& json) noexcept {
 }
 
 Result<JsonTree> ParseJson(std::string_view text, JsonKeys keys) {
+  // The parser would take a NUL byte for the end of the text.
+  if (text.find('\0') != text.npos)
+    return Status(StatusCode::kInvalidArgument,
+                  "the text has a NUL byte, which JSON does not allow");
   Builder builder(keys);
   if (Json::sax_parse(text.begin(), text.end(), &builder)) return builder.TakeRoot();
   return Status(StatusCode::kInvalidArgument,

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "runtime/platform/printable.h"
 #include "runtime/text/regex.h"
 #include "runtime/text/unicode.h"
 
@@ -86,6 +87,10 @@ class Prepend final : public TextNormalizer {
   std::string prefix_;
 };
 
+/// Most bytes that replacements may make of a text: several of them could else let it grow without
+/// a limit.
+constexpr std::size_t kMostReplacedBytes = std::size_t{256} << 20;
+
 class Replace final : public TextNormalizer {
  public:
   Replace(std::string pattern, std::optional<Regex> regex, std::string content)
@@ -97,13 +102,17 @@ class Replace final : public TextNormalizer {
       RegexScratch scratch(text->size());
       std::vector<RegexPart> parts;
       if (Status status = regex_->Split(*text, scratch, &parts); !status.ok()) return status;
-      for (const RegexPart& part : parts) out.append(part.match ? content_ : part.text);
+      for (const RegexPart& part : parts) {
+        out.append(part.match ? content_ : part.text);
+        if (out.size() > kMostReplacedBytes) return TooLong();
+      }
     } else {
       std::size_t done = 0;
       for (std::size_t at = text->find(pattern_); at != std::string::npos;
            at = text->find(pattern_, done)) {
         out.append(*text, done, at - done).append(content_);
         done = at + pattern_.size();
+        if (out.size() > kMostReplacedBytes) return TooLong();
       }
       out.append(*text, done);
     }
@@ -112,6 +121,13 @@ class Replace final : public TextNormalizer {
   }
 
  private:
+  Status TooLong() const {
+    return Status(StatusCode::kInvalidArgument, "Encode: the normalizer's replacement of \"" +
+                                                    Printable(pattern_) + "\" makes more than " +
+                                                    std::to_string(kMostReplacedBytes) +
+                                                    " bytes of the text; expected at most that");
+  }
+
   std::string pattern_;  // not empty
   std::optional<Regex> regex_;
   std::string content_;

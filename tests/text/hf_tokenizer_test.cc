@@ -159,6 +159,27 @@ TEST(HfTokenizer, ReadsTheEndsOfATextFromItsFiles) {
               HasSubstr("eos_token_id = -1; expected 0.."));
 }
 
+TEST(HfTokenizerText, AByteOfZeroDoesNotEndTheFile) {
+  const std::string text = R"({"model":{"type":"Unigram","vocab":[["a",0]]}})";
+  ASSERT_TRUE(ReadTokenizer(text).ok());
+  EXPECT_THAT(ReadTokenizer(text + std::string("\0{", 2)).status().message(),
+              HasSubstr("the text has a NUL byte"));
+}
+
+// Replacements that each make 50 characters of one would fill the memory.
+TEST(HfTokenizerGrowth, ReplacementsThatLetATextGrowWithoutEndAreRefused) {
+  nlohmann::json replace = {{"type", "Replace"}, {"pattern", {{"String", "e"}}}};
+  replace["content"] = std::string(50, 'e');
+  nlohmann::json file = nlohmann::json::parse(
+      R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["e",0]]},"normalizer":{"type":"Sequence"}})");
+  file["normalizer"]["normalizers"] = std::vector<nlohmann::json>(12, replace);
+  const Result<HfTokenizer> tokenizer = ReadTokenizer(file.dump());
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const auto ids = tokenizer->pipeline->Encode("e", {true, true});
+  ASSERT_FALSE(ids.ok());
+  EXPECT_THAT(ids.status().message(), HasSubstr("replacement of \"e\" makes more than 268435456"));
+}
+
 /// A tokenizer with one part, and what its error says.
 struct Refused {
   const char* name;

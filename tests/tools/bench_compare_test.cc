@@ -135,8 +135,11 @@ TEST(EarlierRows, NamesWhatIsNoRow) {
   EXPECT_THAT(message("[" + Row("a", 1).dump() + ",{}]"), HasSubstr("row 1"));
   EXPECT_THAT(message("model,size\n"), HasSubstr("row 0"));
   Json row = Row("a", 1);
-  row["samples_ns"] = std::vector<std::int64_t>{10, 0};
-  EXPECT_THAT(message("[" + row.dump() + "]"), HasSubstr("row 0"));
+  const std::vector<double> kBad[] = {{10, 0}, {1e-320}, {1e308}, std::vector<double>(100001, 5.0)};
+  for (const std::vector<double>& samples : kBad) {
+    row["samples_ns"] = samples;
+    EXPECT_THAT(message("[" + row.dump() + "]"), HasSubstr("row 0")) << samples.size();
+  }
   EXPECT_THAT(EarlierRows::Read("/nowhere").status().message(), HasSubstr("/nowhere"));
 }
 

@@ -59,12 +59,19 @@ std::string Show(const Json& value) {
 /// The value at `key`; null where there is none.
 Json ValueAt(const Json& row, const char* key) { return row.contains(key) ? row[key] : Json(); }
 
+/// Most samples of a row, and the longest time of one in nanoseconds, about 11 days: what lies
+/// beyond was not written by this command.
+constexpr std::size_t kMostSamples = 100000;
+constexpr double kLongestSample = 1e15;
+
 bool IsRow(const Json& row) {
   if (!row.is_object() || !row.contains("samples_ns") || !row["samples_ns"].is_array() ||
-      row["samples_ns"].size() == 0 || !row.contains("n_gen") || !row.contains("model_type"))
+      row["samples_ns"].size() == 0 || row["samples_ns"].size() > kMostSamples ||
+      !row.contains("n_gen") || !row.contains("model_type"))
     return false;
   return std::all_of(row["samples_ns"].begin(), row["samples_ns"].end(), [](const Json& sample) {
-    return sample.is_number() && sample.get<double>() > 0;
+    return sample.is_number() && sample.get<double>() >= 1 &&
+           sample.get<double>() <= kLongestSample;
   });
 }
 
