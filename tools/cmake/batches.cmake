@@ -1,8 +1,8 @@
 # Compiles the library in batches of eight source files, so that the compiler reads the headers of the standard library
 # once for a batch, which halves its time. Files whose local names clash with those of their neighbours stand in `alone`:
-# add a file there when a batch reports that a name is redefined. The presets for development, sanitizers and coverage
-# switch batches off, since there a changed file should compile alone, and tools look at single files.
-option(MANYHEAD_BATCHES "Compile the library in batches of source files" ON)
+# add a file there when a batch reports that a name is redefined.
+# Off by default: the sanitized tests replace single object files of the library, and a changed file should compile alone.
+option(MANYHEAD_BATCHES "Compile the library in batches of source files" OFF)
 if(NOT MANYHEAD_BATCHES)
   return()
 endif()
