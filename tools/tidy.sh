@@ -4,8 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v clang-tidy >/dev/null || { echo "tidy.sh: apt-get install clang-tidy" >&2; exit 1; }
-build=build/dev
-[ -f $build/compile_commands.json ] || cmake --preset dev >/dev/null
+build=build/release
+[ -f $build/compile_commands.json ] || cmake --preset release >/dev/null
 if [ "${1:-}" = --all ]; then
   mapfile -t files < <(git ls-files '*.cc')
 else

@@ -9,8 +9,6 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -20,6 +18,7 @@
 #include "tests/cache/cache_testing.h"
 #include "tests/cache/kv_model.h"
 #include "tests/support/kv_reference.h"
+#include "tests/support/read_bytes.h"
 #include "tests/support/temp_dir.h"
 
 /// Tests the contents of a restored snapshot, and how its file is written.
@@ -27,13 +26,9 @@
 namespace manyhead {
 namespace {
 
+using ::manyhead::testing::ReadBytes;
 using ::testing::HasSubstr;
 using testing::TempDir;
-
-std::string FileBytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// Heads of every type and policy.
 KvCacheParams MixedParams(std::int64_t sequences = 4) {
@@ -167,7 +162,7 @@ TEST(KvSnapshot, MarginsAreKept) {
   for (std::int64_t s = 0; s < 200; ++s) ASSERT_TRUE(Append(cache, id, {s}).ok());
   ASSERT_TRUE(cache.Evict(id).ok());
   ASSERT_TRUE(cache.Save(folder.File("s"), {&id, 1}).ok());
-  EXPECT_EQ(FileBytes(folder.File("s"))[8], 2);
+  EXPECT_EQ(ReadBytes(folder.File("s"))[8], 2);
   const SequenceId restored = other.Restore(folder.File("s"))->sequences.front();
   ExpectSame(cache, id, other, restored);
   ASSERT_TRUE(cache.Rollback(id, 5).ok());
@@ -178,7 +173,7 @@ TEST(KvSnapshot, MarginsAreKept) {
       HasSubstr("policy = sink(4)+recent(40)+margin(5); the cache's is sink(4)+recent(40)"));
   const SequenceId plain = *none.CreateSequence();
   ASSERT_TRUE(none.Save(folder.File("t"), {&plain, 1}).ok());
-  EXPECT_EQ(FileBytes(folder.File("t"))[8], 1) << "what older programs read";
+  EXPECT_EQ(ReadBytes(folder.File("t"))[8], 1) << "what older programs read";
 }
 
 // Evicted tokens take no room in the file, nor do heads that are off.
@@ -226,7 +221,7 @@ TEST(KvSnapshot, PagesHaveOnlyWhatIsSaved) {
     ASSERT_TRUE(cache.Truncate(id, 37).ok());
     ASSERT_TRUE(cache.Drop(id, 8, 20).ok());
     ASSERT_TRUE(cache.Save(folder.File("s"), {&id, 1}).ok());
-    files[used_before] = FileBytes(folder.File("s"));
+    files[used_before] = ReadBytes(folder.File("s"));
   }
   EXPECT_TRUE(files[0] == files[1]);
 
@@ -241,7 +236,7 @@ TEST(KvSnapshot, PagesHaveOnlyWhatIsSaved) {
   const SequenceId id = *cache.CreateSequence();
   ASSERT_TRUE(Append(cache, id, Serials(0, 17)).ok());
   ASSERT_TRUE(cache.Save(folder.File("s"), {&id, 1}).ok());
-  const std::string bytes = FileBytes(folder.File("s"));
+  const std::string bytes = ReadBytes(folder.File("s"));
   std::vector<float> page(2 * 16 * 16);
   std::memcpy(page.data(), bytes.data() + bytes.size() - 8 - 2048, 2048);
   EXPECT_LE(std::count_if(page.begin(), page.end(), [](float x) { return x != 0; }), 32);
@@ -352,7 +347,7 @@ TEST(KvSnapshot, WhatCannotBeWrittenIsSaid) {
 
   // A disk that is full: the old file stays, and nothing else.
   ASSERT_TRUE(save(folder.File("s")).ok());
-  const std::string before = FileBytes(folder.File("s"));
+  const std::string before = ReadBytes(folder.File("s"));
   ASSERT_TRUE(Append(cache, id, Serials(100, 100)).ok());
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -364,7 +359,7 @@ TEST(KvSnapshot, WhatCannotBeWrittenIsSaid) {
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(status.code(), StatusCode::kIoError);
   EXPECT_THAT(status.message(), HasSubstr("cannot write: File too large"));
-  EXPECT_TRUE(FileBytes(folder.File("s")) == before);
+  EXPECT_TRUE(ReadBytes(folder.File("s")) == before);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 

@@ -176,7 +176,7 @@ TEST_P(Layer, PiecesThroughACacheEqualTheWhole) {
                {60}, {3, 1, 4, 52}, {9, 24, 27}, {40, 8, 0, 1, 1, 10}, ones})
         ExpectSameBits(AppendPieces(layer, x, pieces, role), out,
                        role == RowRole::kDecode ? "decode" : "prefill");
-      // By default, one token is a decode step and more are a prompt.
+      // One token is a decode step by default, and several tokens are a prompt.
       const std::vector<double> wide(out.begin(), out.end());
       ExpectNear(AppendPieces(layer, x, {40, 8, 1, 1, 10}), wide, "both roles");
     }

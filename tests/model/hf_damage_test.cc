@@ -2,12 +2,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "manyhead/model.h"
+#include "tests/support/read_bytes.h"
 #include "tests/support/temp_dir.h"
 
 // Damaged folders: an error of one line, or a model.
@@ -15,13 +15,9 @@
 namespace manyhead {
 namespace {
 
+using ::manyhead::testing::ReadBytes;
 using ::manyhead::testing::TempDir;
 namespace fs = std::filesystem;
-
-std::string ReadBytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// Changes a few bytes within the first `most`, takes some out, or puts some in twice.
 std::string Damaged(std::string bytes, std::size_t most, std::mt19937& random) {

@@ -6,12 +6,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "manyhead/session.h"
+#include "tests/model/reference_logits.h"
 #include "tests/support/isas.h"
+#include "tests/support/read_bytes.h"
 #include "tests/support/temp_dir.h"
 
 // Tiny models of every family as folders, against logits of Hugging Face transformers in float32:
@@ -20,6 +21,8 @@
 namespace manyhead {
 namespace {
 
+using ::manyhead::testing::NextTokens;
+using ::manyhead::testing::ReadBytes;
 using ::manyhead::testing::TempDir;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
@@ -29,11 +32,6 @@ constexpr std::size_t kPrefill = 21, kSteps = 40;
 
 std::string FolderOf(const std::string& name) {
   return std::string(MANYHEAD_SOURCE_DIR) + "/tests/model/data/hf/" + name;
-}
-
-std::string ReadBytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// The text that the script computes logits of.
@@ -46,42 +44,24 @@ std::vector<TokenId> Prompt() {
 
 class HfFolders : public ::testing::TestWithParam<const char*> {};
 
-/// The largest difference from the reference of any logit, when the prompt is appended in chunks of
-/// `chunk` tokens, then 40 tokens one by one.
+/// The largest difference of any logit from the reference's, when the prompt is appended in chunks
+/// of `chunk` tokens, then 40 tokens one by one.
 double WorstDifference(const std::string& folder, const std::string& reference, std::size_t chunk,
                        Isa isa) {
-  const Result<Model> model = Model::Load(folder);
-  EXPECT_TRUE(model.ok()) << model.status().message();
-  if (!model.ok()) return NAN;
   const std::vector<TokenId> ids = Prompt();
-  SessionOptions options;
-  options.context = static_cast<std::int64_t>(ids.size());
-  options.k_type = options.v_type = KvType::kF32;
-  options.math = MathMode::kExact;
-  options.threads = 2;
-  options.isa = isa;
-  Result<Session> session = Session::Create(*model, options);
-  EXPECT_TRUE(session.ok()) << session.status().message();
-  if (!session.ok()) return NAN;
   const std::string bytes = ReadBytes(reference + "/logits.f32");
-  const auto vocab = static_cast<std::size_t>(model->config().vocab_size);
-  EXPECT_EQ(bytes.size(), ids.size() * vocab * sizeof(float));
-  double worst = 0;
-  for (std::size_t begin = 0; begin < ids.size();) {
-    const std::size_t count = begin < kPrefill ? std::min(chunk, kPrefill - begin) : 1;
-    const auto logits = session->Append(std::span(ids).subspan(begin, count),
-                                        begin < kPrefill ? RowRole::kPrefill : RowRole::kDecode);
-    EXPECT_TRUE(logits.ok()) << logits.status().message();
-    if (!logits.ok()) return NAN;
-    begin += count;
-    for (std::size_t i = 0; i < vocab; ++i) {
-      float expected = NAN;
-      std::memcpy(&expected, bytes.data() + ((begin - 1) * vocab + i) * sizeof expected,
-                  sizeof expected);
-      worst = std::max(worst, std::abs(static_cast<double>((*logits)[i] - expected)));
-    }
-  }
-  return worst;
+  const std::size_t row = bytes.size() / ids.size();
+  EXPECT_EQ(bytes.size(), row * ids.size());
+  const auto next = [&](std::size_t begin) {
+    return begin < kPrefill ? NextTokens{std::min(chunk, kPrefill - begin), RowRole::kPrefill}
+                            : NextTokens{1, RowRole::kDecode};
+  };
+  const auto expected = [&](std::size_t token) {
+    std::vector<float> logits(row / sizeof(float));
+    std::memcpy(logits.data(), bytes.data() + token * row, row);
+    return std::vector<double>(logits.begin(), logits.end());
+  };
+  return testing::WorstDifference(folder, ids, isa, next, expected);
 }
 
 TEST_P(HfFolders, PrefillChunksAndDecodeStepsGiveTheReferencesLogits) {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,7 +12,9 @@
 #include "manyhead/session.h"
 #include "runtime/architecture/tensor_table.h"
 #include "runtime/model/weights.h"
+#include "tests/model/reference_logits.h"
 #include "tests/support/isas.h"
+#include "tests/support/read_bytes.h"
 #include "tests/support/temp_dir.h"
 
 // Tiny models of families whose layers differ in kind, against logits of Hugging Face transformers
@@ -22,6 +23,8 @@
 namespace manyhead {
 namespace {
 
+using ::manyhead::testing::NextTokens;
+using ::manyhead::testing::ReadBytes;
 using ::manyhead::testing::TempDir;
 using nlohmann::json;
 
@@ -29,11 +32,6 @@ constexpr double kTolerance = 2e-4;
 
 std::string DataFile(const std::string& name) {
   return std::string(MANYHEAD_SOURCE_DIR) + "/tests/model/data/" + name;
-}
-
-std::string ReadBytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 class HfLogits : public ::testing::TestWithParam<const char*> {
@@ -45,33 +43,16 @@ class HfLogits : public ::testing::TestWithParam<const char*> {
 
   std::string path() const { return DataFile(std::string(GetParam()) + ".gguf"); }
 
-  /// The largest difference from the reference of any logit, when the prompt is appended in chunks
-  /// of `chunk` tokens and the logits after each chunk are compared.
+  /// The largest difference of any logit from the reference's, when the prompt is appended in
+  /// chunks of `chunk` tokens.
   double WorstDifference(const std::string& file, std::size_t chunk, Isa isa) const {
-    const Result<Model> model = Model::Load(file);
-    EXPECT_TRUE(model.ok()) << model.status().message();
-    if (!model.ok()) return NAN;
-    SessionOptions options;
-    options.context = static_cast<std::int64_t>(ids_.size());
-    options.k_type = options.v_type = KvType::kF32;
-    options.math = MathMode::kExact;
-    options.threads = 2;
-    options.isa = isa;
-    Result<Session> session = Session::Create(*model, options);
-    EXPECT_TRUE(session.ok()) << session.status().message();
-    if (!session.ok()) return NAN;
-    double worst = 0;
-    for (std::size_t begin = 0; begin < ids_.size(); begin += chunk) {
-      const std::size_t count = std::min(chunk, ids_.size() - begin);
-      const auto logits = session->Append(std::span(ids_).subspan(begin, count));
-      EXPECT_TRUE(logits.ok()) << logits.status().message();
-      if (!logits.ok()) return NAN;
-      const auto expected = reference_["logits"][begin + count - 1].get<std::vector<double>>();
-      EXPECT_EQ(logits->size(), expected.size());
-      for (std::size_t i = 0; i < expected.size(); ++i)
-        worst = std::max(worst, std::abs(static_cast<double>((*logits)[i]) - expected[i]));
-    }
-    return worst;
+    const auto next = [&](std::size_t begin) {
+      return NextTokens{std::min(chunk, ids_.size() - begin)};
+    };
+    const auto expected = [&](std::size_t token) {
+      return reference_["logits"][token].get<std::vector<double>>();
+    };
+    return testing::WorstDifference(file, ids_, isa, next, expected);
   }
 
   json reference_;

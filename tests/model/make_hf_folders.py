@@ -9,7 +9,6 @@ float32. hf_folder_test compares them with what this library computes. Needs the
 tokenizers and safetensors; the files are kept, so that tests need none.
 """
 import json
-import math
 import pathlib
 import shutil
 import sys
@@ -17,6 +16,8 @@ import sys
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers
+
+from random_weights import randomise
 
 VOCAB = 72
 PREFILL, STEPS = 21, 40
@@ -37,19 +38,6 @@ def tokenizer() -> Tokenizer:
         [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
     return made
-
-
-def randomise(model: torch.nn.Module, spread: float) -> None:
-    """Weights large enough that soft-caps, windows and norms show in the logits."""
-    generator = torch.Generator().manual_seed(11)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        gemma_norm = name.endswith("norm.weight") and "gemma" in type(model).__name__.lower()
-        if parameter.dim() == 1:
-            center = 0.0 if name.endswith(".bias") or gemma_norm else 1.0
-            parameter.data = center + 0.3 * noise
-        else:
-            parameter.data = spread * noise / math.sqrt(min(parameter.shape))
 
 
 def sizes(**changes) -> dict:

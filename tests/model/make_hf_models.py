@@ -8,7 +8,6 @@ JSON holds the prompt's ids, the logits after each of them in float32, and the n
 transformers. Needs the packages torch, transformers (4.44) and gguf; the files are kept, so that tests need none.
 """
 import json
-import math
 import pathlib
 import sys
 
@@ -17,21 +16,10 @@ import numpy as np
 import torch
 import transformers
 
+from random_weights import randomise
+
 PROMPT = [1, 72, 104, 111, 114, 3, 200, 41, 72, 104, 111, 55, 250, 9, 9, 130, 72, 104, 17, 88, 201]
 BYTES = 256
-
-
-def randomise(model: torch.nn.Module, spread: float) -> None:
-    """Weights large enough that soft-caps, windows and norms show in the logits."""
-    generator = torch.Generator().manual_seed(11)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        gemma_norm = name.endswith("norm.weight") and "gemma" in type(model).__name__.lower()
-        if parameter.dim() == 1:
-            center = 0.0 if name.endswith(".bias") or gemma_norm else 1.0
-            parameter.data = center + 0.3 * noise
-        else:
-            parameter.data = spread * noise / math.sqrt(min(parameter.shape))
 
 
 def add_byte_tokens(writer: gguf.GGUFWriter) -> None:

@@ -7,28 +7,23 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "manyhead/output_file.h"
+#include "tests/support/read_bytes.h"
 #include "tests/support/temp_dir.h"
 
 namespace manyhead {
 namespace {
 
+using ::manyhead::testing::ReadBytes;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::span<const std::byte> Bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
-
-std::string Contents(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::vector<std::string> Names(const std::string& folder) {
   std::vector<std::string> names;
@@ -69,17 +64,17 @@ TEST_F(AtomicFileTest, AppearsWholeAndLeavesNothingBeside) {
     Result<AtomicFile> file = AtomicFile::Create(path_);
     ASSERT_TRUE(file.ok()) << file.status().message();
     ASSERT_TRUE(file->Write(Bytes("new and longer")).ok());
-    EXPECT_EQ(Contents(path_), "old");
+    EXPECT_EQ(ReadBytes(path_), "old");
     AtomicFile moved = *std::move(file);
     ASSERT_TRUE(moved.Commit().ok());
-    EXPECT_EQ(Contents(path_), "new and longer");
+    EXPECT_EQ(ReadBytes(path_), "new and longer");
   }
   {
     Result<AtomicFile> given_up = AtomicFile::Create(path_);
     ASSERT_TRUE(given_up.ok());
     ASSERT_TRUE(given_up->Write(Bytes("never seen")).ok());
   }
-  EXPECT_EQ(Contents(path_), "new and longer");
+  EXPECT_EQ(ReadBytes(path_), "new and longer");
   EXPECT_THAT(Names(folder_.path()), ElementsAre("out"));
 }
 
@@ -109,7 +104,7 @@ TEST_F(AtomicFileTest, FollowsSymbolicLinksAndLeavesThem) {
   std::filesystem::create_symlink("second", path_);
   for (const char* text : {"made", "replaced"}) {
     ASSERT_TRUE(WriteOutputFile(path_, text).ok());
-    EXPECT_EQ(Contents(folder_.File("there/target")), text);
+    EXPECT_EQ(ReadBytes(folder_.File("there/target")), text);
     EXPECT_TRUE(std::filesystem::is_symlink(path_));
     EXPECT_THAT(Names(folder_.path()), ElementsAre("out", "second", "there"));
   }
@@ -124,7 +119,7 @@ TEST_F(AtomicFileTest, TakesEveryNameThatTheFileSystemTakes) {
   for (const std::size_t length : {kMost - 9, kMost - 8, kMost}) {
     const std::string path = folder_.File(std::string(length, 'n'));
     EXPECT_TRUE(WriteOutputFile(path, "text").ok()) << length;
-    EXPECT_EQ(Contents(path), "text") << length;
+    EXPECT_EQ(ReadBytes(path), "text") << length;
   }
   EXPECT_FALSE(CheckOutputFile(folder_.File(std::string(kMost + 1, 'n'))).ok());
 }
@@ -138,7 +133,7 @@ TEST_F(AtomicFileTest, TheLimitOfFileSizesIsAnErrorAndRaisesNoSignal) {
   const Status status = WriteOutputFile(path_, std::string(1000, 'x'));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old_limit), 0);
   EXPECT_THAT(status.message(), HasSubstr("File too large"));
-  EXPECT_EQ(Contents(path_), "old");
+  EXPECT_EQ(ReadBytes(path_), "old");
   EXPECT_THAT(Names(folder_.path()), ElementsAre("out"));
 }
 

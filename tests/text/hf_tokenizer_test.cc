@@ -7,13 +7,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "runtime/formats/json_metadata.h"
+#include "tests/support/read_bytes.h"
 
 // Tokenizers of every kind against the ids that Hugging Face tokenizers gives 500 texts:
 // make_hf_tokenizers.py made data/hf. MANYHEAD_HF_TOKENIZERS names a folder with more of them.
@@ -21,15 +21,11 @@
 namespace manyhead {
 namespace {
 
+using ::manyhead::testing::ReadBytes;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 std::string DataFolder() { return std::string(MANYHEAD_SOURCE_DIR) + "/tests/text/data/hf"; }
-
-std::string ReadBytes(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 Result<HfTokenizer> ReadTokenizer(const std::string& tokenizer, const std::string& own = "",
                                   const std::string& generation = "",

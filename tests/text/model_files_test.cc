@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "manyhead/tokenizer.h"
+#include "tests/support/read_bytes.h"
 #include "tests/text/vocab_files.h"
 
 namespace manyhead {
@@ -23,12 +22,8 @@ namespace {
 
 using ::manyhead::testing::ModelDirectory;
 using ::manyhead::testing::MustEncode;
+using ::manyhead::testing::ReadBytes;
 using ::testing::ElementsAre;
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 std::vector<std::string> Split(const std::string& text, std::string_view separator) {
   std::vector<std::string> parts;
@@ -74,8 +69,8 @@ TEST(ModelFiles, VocabulariesGiveTheIdsOfTheirModelsAndTheTextBack) {
     const Result<Tokenizer> tokenizer = LoadVocabulary(path);
     if (!tokenizer.ok()) continue;
     const std::vector<std::string> texts =
-        Split(ReadFile(path.string() + ".inp"), "\n__ggml_vocab_test__\n");
-    const std::vector<std::string> lines = Split(ReadFile(path.string() + ".out"), "\n");
+        Split(ReadBytes(path.string() + ".inp"), "\n__ggml_vocab_test__\n");
+    const std::vector<std::string> lines = Split(ReadBytes(path.string() + ".out"), "\n");
     ASSERT_GE(lines.size(), texts.size()) << path;
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const std::vector<TokenId> ids = MustEncode(*tokenizer, texts[i], {.add_special = false});
@@ -149,7 +144,7 @@ TEST(ModelFiles, BytesWithoutATokenInDeepSeeksVocabularies) {
 
 TEST(ModelFiles, PromptsGiveTheIdsOfTheirModels) {
   const nlohmann::json golden =
-      nlohmann::json::parse(ReadFile(MANYHEAD_SOURCE_DIR "/tests/text/data/golden.json"));
+      nlohmann::json::parse(ReadBytes(MANYHEAD_SOURCE_DIR "/tests/text/data/golden.json"));
   int models = 0;
   for (const nlohmann::json& model : golden["models"]) {
     const std::filesystem::path path = ModelDirectory() / model["file"].get<std::string>();
